@@ -1,0 +1,176 @@
+"""Every private pytest interface that we use, each with the reason that there is no public one.
+
+``tests/test_compat.py`` fails by name when a pytest version changes one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest._code.code import (
+    ExceptionChainRepr,
+    ReprEntryNative,
+    ReprFileLocation,
+    ReprTraceback,
+)
+from _pytest.capture import CaptureManager
+from _pytest.tmpdir import TempPathFactory
+from _pytest.unittest import TestCaseFunction, UnitTestCase
+
+__all__ = [
+    "ExceptionChainRepr",
+    "TestCaseFunction",
+    "UnitTestCase",
+    "WorldTestCaseFunction",
+    "chain_of",
+    "configure",
+    "empty_exception_queues",
+    "file_location",
+    "is_subtest_report",
+    "native_traceback",
+    "new_tmp_path",
+    "redirect_tmp_path_factory",
+    "run_ordinary_protocol",
+    "start_fresh_capture",
+    "start_session",
+]
+
+
+def configure(config: pytest.Config) -> None:
+    """Run ``pytest_configure`` of every plugin: what ``pytest.main`` does before a session."""
+    config._do_configure()
+
+
+def start_session(config: pytest.Config) -> pytest.Session:
+    """Return a started session without running one: pytest only offers the whole main loop."""
+    session = pytest.Session.from_config(config)
+    config.hook.pytest_sessionstart(session=session)
+    return session
+
+
+def start_fresh_capture(config: pytest.Config, method: Any) -> list[int]:
+    """Replace the capture manager of a forked process by one of its own.
+
+    Returns the descriptors of the files that hold captured stdout and stderr (none where ``method``
+    captures no descriptors). There is no public way to start capturing after start-up.
+    """
+    plugins = config.pluginmanager
+    old = plugins.getplugin("capturemanager")
+    if old is not None:
+        old.stop_global_capturing()
+        plugins.unregister(old)
+    manager = CaptureManager(method)
+    plugins.register(manager, "capturemanager")
+    manager.start_global_capturing()
+    manager.suspend_global_capture()
+    capturing = manager._global_capturing
+    files = [getattr(stream, "tmpfile", None) for stream in (capturing.out, capturing.err)]  # type: ignore[union-attr]
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return [file.fileno() for file in files if file is not None]
+    return []
+
+
+def new_tmp_path(config: pytest.Config, name: str) -> Path:
+    """Return a new numbered directory as the ``tmp_path`` fixture makes it, without a fixture."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.mktemp(name, numbered=True)
+
+
+def redirect_tmp_path_factory(config: pytest.Config, base: Path) -> None:
+    """Have ``tmp_path_factory`` make its directories in ``base``, which must not exist yet."""
+    config._tmp_path_factory = TempPathFactory(  # type: ignore[attr-defined]
+        base, 3, "all", config.trace.get("tmpdir"), _ispytest=True
+    )
+
+
+def empty_exception_queues(config: pytest.Config) -> None:
+    """Forget what pytest noted of unraisable and thread exceptions, or a fork reports it again."""
+    from _pytest.threadexception import thread_exceptions
+    from _pytest.unraisableexception import unraisable_exceptions
+
+    for key in (thread_exceptions, unraisable_exceptions):
+        queue: Any = config.stash.get(key, None)  # type: ignore[arg-type]
+        if queue is not None:
+            queue.clear()
+
+
+def run_ordinary_protocol(item: pytest.Item) -> None:
+    """Run ``pytest_runtest_protocol`` with pytest's own implementation and everyone's wrappers.
+
+    A foreign implementation would rerun a rank alone (rerunfailures) or send it elsewhere.
+    """
+    from _pytest import runner
+
+    hook = item.config.hook.pytest_runtest_protocol
+    foreign = {
+        impl.plugin
+        for impl in hook.get_hookimpls()
+        if not (impl.hookwrapper or impl.wrapper) and impl.plugin is not runner
+    }
+    ordinary = item.config.pluginmanager.subset_hook_caller("pytest_runtest_protocol", foreign)
+    ordinary(item=item, nextitem=None)
+
+
+def is_subtest_report(report: pytest.TestReport) -> bool:
+    """Tell whether a report is of a subtest; pytest 9 has them, before it none arrive."""
+    return type(report).__name__ in ("SubtestReport", "SubTestReport")
+
+
+class WorldTestCaseFunction(TestCaseFunction):
+    """A ``unittest`` method under an id of its own: pytest can't parametrize those."""
+
+    def _getinstance(self) -> Any:
+        assert isinstance(self.parent, UnitTestCase)
+        return self.parent.obj(self.originalname)
+
+
+def native_traceback(lines: Iterable[str]) -> ReprTraceback:
+    """Return text in the form that pytest prints, stores and sends over xdist as a traceback."""
+    return ReprTraceback([ReprEntryNative(list(lines))], extraline=None, style="native")
+
+
+def file_location(path: str, line: int, message: str) -> ReprFileLocation:
+    """Return where a failure happened and the message of pytest's short summary."""
+    return ReprFileLocation(path, line, message)
+
+
+def chain_of(
+    elements: Sequence[tuple[ReprTraceback, ReprFileLocation | None, str | None]],
+    sections: Iterable[tuple[str, str, str]] = (),
+) -> ExceptionChainRepr:
+    """Return a failure of several parts; the last part's location leads the short summary.
+
+    Only this class keeps its colours and its location on the way through xdist.
+    """
+    representation = ExceptionChainRepr(list(elements))
+    for section in sections:
+        representation.addsection(*section)
+    return representation
+
+
+def interpreter_flags() -> list[str]:
+    """Return the flags this interpreter was started with (-O, -W, -X ...), as multiprocessing does."""
+    import subprocess
+
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+def close_quietly(fds: Iterable[int]) -> None:
+    """Close descriptors that may be closed already."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def flush_standard_streams() -> None:
+    """Write out what Python still buffers: ``os._exit`` does not."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[union-attr]

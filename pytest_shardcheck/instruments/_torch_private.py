@@ -1,0 +1,117 @@
+"""Every private torch interface that the instruments read, each with its reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+# The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
+# autograd nodes and wait for collectives; this only reads attributes.
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
+# the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
+_FLAT_PARAMS = (
+    "_local_shard",
+    "_mp_shard",
+    "_full_param_padded",
+    "_full_prec_full_param_padded",
+)
+_PLAIN = (Tensor, nn.Parameter)
+_FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """Return what identifies a living storage: `data_ptr` is 0 on meta and fake ones."""
+    return int(storage._cdata)  # noqa: SLF001
+
+
+def inner_tensors(tensor: Tensor) -> list[Tensor] | None:
+    """Return the tensors that a wrapper subclass consists of, or None for a plain tensor."""
+    if type(tensor) in _PLAIN:
+        return None
+    value: Any = tensor  # mypy takes Tensor and the protocol for incompatible
+    if is_traceable_wrapper_subclass(value):
+        names, _ = value.__tensor_flatten__()
+        inner = [getattr(value, name) for name in names]
+    elif _has_no_storage(tensor):
+        inner = list(vars(tensor).values())
+    else:
+        return None
+    return [item for item in inner if isinstance(item, Tensor)]
+
+
+def _has_no_storage(tensor: Tensor) -> bool:
+    """Tell a wrapper without `__tensor_flatten__`, by the storage that raises when read."""
+    # Sparse tensors have no storage and are no wrappers; fake ones have bytes without data.
+    fake = isinstance(tensor, torch._subclasses.FakeTensor)  # noqa: SLF001
+    if fake or tensor.layout != torch.strided:
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
+def sparse_coo_tensors(tensor: Tensor) -> list[Tensor]:
+    """Return indices and values; `indices()` refuses the uncoalesced gradients of embeddings."""
+    return [tensor._indices(), tensor._values()]  # noqa: SLF001
+
+
+def hidden_params(module: nn.Module) -> Iterator[Tensor]:
+    """Yield parameter tensors of this very module that `parameters()` need not show.
+
+    FSDP1 with `use_orig_params` registers views of a flat parameter that it keeps to itself.
+    FSDP2 registers either the sharded or the unsharded parameter, and holds both while unsharded.
+    """
+    for flat in _flat_parameters(module):
+        yield flat
+        yield from _attributes(flat, _FLAT_PARAMS)
+    for group in _fsdp2_groups(module):
+        for param in group.fsdp_params:  # type: ignore[attr-defined]
+            yield from _attributes(
+                param, ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
+            )
+
+
+def hidden_grads(module: nn.Module) -> Iterator[Tensor]:
+    """Yield gradients of this very module that are in no `.grad`: accumulated, or on the CPU."""
+    for flat in _flat_parameters(module):
+        yield from _attributes(flat, _FLAT_GRADS)
+    for group in _fsdp2_groups(module):
+        yield from _attributes(group, ("_partial_reduce_output",))
+        for param in group.fsdp_params:  # type: ignore[attr-defined]
+            yield from _attributes(param, ("unsharded_accumulated_grad",))
+
+
+def _flat_parameters(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the flat parameter of an FSDP1 module, which only its handle names."""
+    handle = getattr(module, "_handle", None)
+    if isinstance(module, FullyShardedDataParallel) and handle is not None:
+        yield handle.flat_param
+
+
+def _fsdp2_groups(module: nn.Module) -> list[object]:
+    """Return an FSDP2 module's parameter groups: no public call names the sharded parameters
+    while a module is unsharded. torch before 2.12 has one group, under a name in the singular."""
+    if not isinstance(module, FSDPModule):
+        return []
+    state = module._get_fsdp_state()  # noqa: SLF001
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [state._fsdp_param_group]  # noqa: SLF001
+    return [group for group in groups if group is not None]
+
+
+def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
+    for name in names:
+        value = getattr(owner, name, None)
+        if isinstance(value, Tensor):
+            yield value

@@ -1,0 +1,198 @@
+"""Open and close the regions of one rank and keep their readings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
+
+from .regions import Measurement, Phase, Region, RegionHooks
+from .state import Watched, measure_state, with_larger_grads
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+BODY = "body"
+
+
+class Meter:
+    """The regions of one rank, from its first to `close()`.
+
+    `readings` are in the order in which their regions ended. Gradients are the larger of those at
+    a region's end and those at the entry of any `Optimizer.step` inside it.
+
+    Limits: an optimizer that is no `torch.optim.Optimizer` has no such entry, and gradients that
+    it clears before the region ends read 0.
+    """
+
+    def __init__(self, rank: int, device: str) -> None:
+        """Measure for a rank whose own device is `device` ("cpu", "cuda:0")."""
+        self.readings: list[Reading] = []
+        self._rank = rank
+        self._device = _indexed(device)
+        self._open: list[Region] = []
+        self._ended: Counter[str] = Counter()
+        # What is watched outside any region; the body counts only where a test opens none.
+        self._whole_test = Watched()
+        self._body: Region | None = Region(name=BODY, watched=self._whole_test)
+        self._hook: RemovableHandle | None = None
+        self._closed = False
+
+    def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
+        """Return a region to enter with `with`.
+
+        Args:
+            watched: modules, optimizers, engines, pipeline stages, parameters, tensors, containers
+                and nested lists of them. An optimizer alone gives `optimizer` only: parameters and
+                gradients are those of watched modules.
+            region: its name; a repeated name makes occurrences.
+            named: the same, each also kept as a subtotal in `memory.parts`.
+
+        Raises:
+            UsageError: something that can't be watched, or no name.
+        """
+        return self._measurement(self._region(region, watched, named))
+
+    def start(self, *watched: object, region: str = "step", **named: object) -> Measurement:
+        """Open a region that `stop()` ends, for a loop that is not ours; see `measure`."""
+        new = self._region(region, watched, named)
+        new.started = True
+        self._enter(new)
+        return self._measurement(new)
+
+    def watch(self, *things: object, **named: object) -> None:
+        """Watch more things in the innermost open region; outside any, in the whole test.
+
+        Raises:
+            UsageError: something that can't be watched.
+        """
+        if self._open:
+            self._open[-1].watched.add(*things, **named)
+            return
+        self._whole_test.add(*things, **named)
+        if self._body is not None:
+            self._listen()
+
+    def stop(self) -> Measurement:
+        """End the region that `start()` opened last and return it, to be read.
+
+        Raises:
+            UsageError: no region is open, or a `with` block inside it is.
+        """
+        if not self._open:
+            raise UsageError("stop() without start(): no region is open; call start() first")
+        last = self._open[-1]
+        if not last.started:
+            raise UsageError(
+                f"stop() inside the `with` block of region {last.name!r}, which ends by itself; "
+                "call stop() after the block"
+            )
+        self._end(last)
+        return self._measurement(last)
+
+    def close(self) -> None:
+        """End what is still open, or measure the whole body if the test opened no region."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            while self._open:
+                self._end(self._open[-1])
+            if self._body is not None:
+                self._record(self._body, implicit=True)
+        finally:
+            self._body = None
+            self._unlisten()
+
+    def _measurement(self, region: Region) -> Measurement:
+        hooks = RegionHooks(enter=self._enter, end=self._end, drop=self._drop)
+        return Measurement(region, hooks)
+
+    def _region(self, name: str, things: tuple[object, ...], named: dict[str, object]) -> Region:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"region={name!r}: expected a name, such as region='step'")
+        watched = self._whole_test.copy()
+        watched.add(*things, **named)
+        return Region(name=name, watched=watched)
+
+    def _enter(self, region: Region) -> None:
+        if self._closed or region.phase is not Phase.NEW:
+            why = "the test has ended" if self._closed else "it was opened before"
+            raise UsageError(
+                f"can't open region {region.name!r}: {why}; call measure() anew for each block"
+            )
+        self._body = None
+        region.phase = Phase.OPEN
+        region.outermost = not self._open
+        self._open.append(region)
+        self._listen()
+
+    def _end(self, region: Region) -> None:
+        inner = self._open[-1]
+        try:
+            if inner is not region:
+                raise UsageError(
+                    f"region {region.name!r} ended while region {inner.name!r} inside it is open; "
+                    "call stop() before the block ends"
+                )
+            self._record(region, implicit=False)
+        except BaseException:
+            self._drop(region)
+            raise
+        self._open.pop()
+        self._unlisten_if_idle()
+
+    def _drop(self, region: Region) -> None:
+        """Forget a region that an exception ended, and those still open inside it."""
+        while region in self._open:
+            self._open.pop().phase = Phase.FAILED
+        self._unlisten_if_idle()
+
+    def _record(self, region: Region, *, implicit: bool) -> None:
+        state = measure_state(region.watched, self._device)
+        if region.before_step is not None:
+            state = with_larger_grads(state, region.before_step)
+        region.reading = Reading(
+            rank=self._rank,
+            region=region.name,
+            occurrence=self._ended[region.name],
+            outermost=region.outermost,
+            implicit=implicit,
+            memory=MemoryReading(device=self._device, by_device=state.by_device, parts=state.parts),
+        )
+        region.phase = Phase.ENDED
+        # A reading must not keep a model alive.
+        region.watched, region.before_step = Watched(), None
+        self._ended[region.name] += 1
+        self.readings.append(region.reading)
+
+    def _listen(self) -> None:
+        if self._hook is None:
+            self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def _unlisten_if_idle(self) -> None:
+        if not self._open:
+            self._unlisten()
+
+    def _unlisten(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _before_step(self, _: Optimizer, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
+        """Measure gradients while a trainer still has them."""
+        for region in self._open or ([self._body] if self._body else []):
+            now = measure_state(region.watched, self._device)
+            before = region.before_step
+            region.before_step = now if before is None else with_larger_grads(now, before)
+
+
+def _indexed(device: str) -> str:
+    """Return the device as tensors name theirs: "cuda" means the current one."""
+    return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device

@@ -1,0 +1,201 @@
+"""State at rest: bytes of parameters, gradients, buffers and optimizer state that a rank holds.
+
+Every category counts the bytes that its tensors' elements cover, each byte of a storage once:
+
+- of a DTensor (FSDP2, tensor parallelism) its local shard, and not the rows by which FSDP2 pads
+  an uneven shard: gradients and optimizer state have no such rows, and `to_local()` shows none.
+  The live counter counts storages and does see that padding.
+- of FSDP1 the flat parameter with its padding, since its gradient and optimizer state have it too;
+  of both FSDPs also the unsharded parameters, as long as they are held.
+- of gradients their own bytes, not the DDP bucket that they are views of.
+- of an optimizer its state and that of the optimizers it wraps (`ZeroRedundancyOptimizer.optim`),
+  and, where modules are watched too, the parameters that it holds beyond theirs: fp32 master
+  copies, or full parameters of an optimizer that was built before sharding.
+- of bare tensors: parameters, leaves that require a gradient, and their gradients; others are
+  buffers.
+
+Bytes shared between categories belong to the first of params, grads, buffers, optimizer.
+
+Limits: state that an optimizer keeps outside `.state`, as python numbers, or in objects that are
+neither mappings, sequences nor dataclasses, is not seen. DeepSpeed's partitions are not known here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from pytest_shardcheck.vocabulary.readings import StateBytes
+
+from ._torch_private import hidden_grads, hidden_params
+from .byte_ranges import ByteRanges
+from .tensors import plain_tensors, tensors_in
+from .watched import Opened, Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["StateAtRest", "Watched", "measure_state", "with_larger_grads"]
+
+_MODULE_CATEGORIES = ("params", "grads", "buffers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateAtRest:
+    """State of the watched things at one moment, in bytes."""
+
+    by_device: dict[str, StateBytes] = field(default_factory=dict)
+    parts: dict[str, StateBytes] = field(default_factory=dict)
+
+
+def measure_state(watched: Watched, device: str) -> StateAtRest:
+    """Measure what the watched things hold now.
+
+    Args:
+        watched: what to measure.
+        device: the rank's device, which is listed even where nothing lies on it.
+
+    Returns:
+        bytes per device, and per named thing over all devices. A category that was not watched
+        (no module or tensor for params, grads and buffers; no optimizer for optimizer) is None.
+
+    Raises:
+        UsageError: a tensor whose storage can't be read.
+    """
+    everything = watched.open()
+    total = _count(everything, everything)
+    parts = {name: _count(part, everything) for name, part in watched.open_named().items()}
+    return StateAtRest(
+        by_device={name: total.on(name) for name in dict.fromkeys([device, *total.devices()])},
+        parts={name: count.over_all_devices() for name, count in parts.items()},
+    )
+
+
+def with_larger_grads(state: StateAtRest, other: StateAtRest) -> StateAtRest:
+    """Return `state` with the larger gradients of both, device by device and part by part."""
+    return StateAtRest(
+        by_device=_larger_grads(state.by_device, other.by_device),
+        parts=_larger_grads(state.parts, other.parts),
+    )
+
+
+def _larger_grads(
+    state: Mapping[str, StateBytes], other: Mapping[str, StateBytes]
+) -> dict[str, StateBytes]:
+    result = {}
+    for name in dict.fromkeys([*state, *other]):
+        # A device that held something only then holds nothing now.
+        now = state[name] if name in state else _zeros(other[name])
+        sizes = [now.grads, other[name].grads if name in other else None]
+        grads = max((size for size in sizes if size is not None), default=None)
+        result[name] = replace(now, grads=grads)
+    return result
+
+
+def _zeros(like: StateBytes) -> StateBytes:
+    names = [item.name for item in fields(like)]
+    return StateBytes(**{name: 0 for name in names if getattr(like, name) is not None})
+
+
+class _Count:
+    """Bytes per category and device, with the byte ranges that they cover."""
+
+    def __init__(self, categories: Iterable[str]) -> None:
+        self._ranges = ByteRanges()
+        self._bytes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in categories}
+
+    def add(self, category: str, tensors: Iterable[Tensor]) -> None:
+        """Count tensors; in a category that is not counted they are only marked as seen."""
+        for tensor in chain.from_iterable(map(plain_tensors, tensors)):
+            new = self._ranges.add(tensor)
+            if category in self._bytes:
+                self._bytes[category][str(tensor.device)] += new
+
+    def devices(self) -> list[str]:
+        return sorted(set().union(*self._bytes.values()))
+
+    def on(self, device: str) -> StateBytes:
+        return StateBytes(**{name: sizes.get(device, 0) for name, sizes in self._bytes.items()})
+
+    def over_all_devices(self) -> StateBytes:
+        return StateBytes(**{name: sum(sizes.values()) for name, sizes in self._bytes.items()})
+
+
+def _count(part: Opened, everything: Opened) -> _Count:
+    """Count a part; its optimizers' parameters are held against those of everything watched."""
+    categories = [*_MODULE_CATEGORIES] if part.has_tensors else []
+    count = _Count([*categories, *(["optimizer"] if part.optimizers else [])])
+    _add_modules(count, part, _MODULE_CATEGORIES)
+    if part.optimizers:
+        _add_optimizers(count, part, everything)
+    return count
+
+
+def _add_modules(count: _Count, part: Opened, names: tuple[str, str, str]) -> None:
+    params, grads, buffers = names
+    count.add(params, _params(part))
+    count.add(grads, _grads(part))
+    count.add(buffers, _buffers(part))
+
+
+def _add_optimizers(count: _Count, part: Opened, everything: Opened) -> None:
+    # Without a module nothing says which of its parameters are the optimizer's own.
+    if everything.has_tensors:
+        if part is not everything:
+            _add_modules(count, everything, ("", "", ""))
+        groups = list(chain.from_iterable(map(_group_params, part.optimizers)))
+        count.add("optimizer", groups)
+        count.add("grads", chain.from_iterable(map(_grad, groups)))
+    count.add("optimizer", chain.from_iterable(map(_optimizer_state, part.optimizers)))
+
+
+def _params(part: Opened) -> Iterator[Tensor]:
+    for module in part.modules:
+        yield from module.parameters()
+        yield from chain.from_iterable(map(hidden_params, module.modules()))
+    yield from filter(_is_param, part.tensors)
+
+
+def _grads(part: Opened) -> Iterator[Tensor]:
+    yield from chain.from_iterable(map(_grad, _params(part)))
+    for module in part.modules:
+        yield from chain.from_iterable(map(hidden_grads, module.modules()))
+
+
+def _buffers(part: Opened) -> Iterator[Tensor]:
+    for module in part.modules:
+        yield from module.buffers()
+    yield from (tensor for tensor in part.tensors if not _is_param(tensor))
+
+
+def _is_param(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
+
+
+def _grad(param: Tensor) -> Iterator[Tensor]:
+    # Reading `.grad` of a tensor that is no leaf warns.
+    if param.is_leaf and param.grad is not None:
+        yield param.grad
+
+
+def _group_params(optimizer: object) -> Iterator[Tensor]:
+    yield from tensors_in([group["params"] for group in _groups(optimizer) if "params" in group])
+
+
+def _groups(optimizer: object) -> list[dict[str, object]]:
+    # Functional optimizers have one group, under the name in the singular.
+    one = getattr(optimizer, "param_group", None)
+    return list(getattr(optimizer, "param_groups", [] if one is None else [one]))
+
+
+def _optimizer_state(optimizer: object) -> Iterator[Tensor]:
+    """Yield state tensors: those in `.state`, a learning rate or other hyperparameter given as a
+    tensor, and what `ZeroRedundancyOptimizer.consolidate_state_dict` keeps for one rank."""
+    yield from tensors_in(getattr(optimizer, "state", None))
+    for group in _groups(optimizer):
+        yield from tensors_in([value for name, value in group.items() if name != "params"])
+    yield from tensors_in(getattr(optimizer, "_all_state_dicts", None))

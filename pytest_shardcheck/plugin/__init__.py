@@ -1,0 +1,176 @@
+"""The pytest plugin: thin hooks that read settings, call one function, hand the result to pytest.
+
+Loading it imports no torch, and a session without world tests starts no process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_shardcheck.plugin import collection, cuda
+from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
+from pytest_shardcheck.plugin.summary import Summary, attach
+from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
+from pytest_shardcheck.vocabulary.errors import DeadRankError, HarnessError, UsageError
+from pytest_shardcheck.worlds.child import IN_CHILD, NODEID
+
+if TYPE_CHECKING:
+    from pytest_shardcheck.plugin.launching import Launching
+    from pytest_shardcheck.plugin.phases import WorldPhases
+
+__all__ = ["device_mesh", "process_group", "shardcheck", "world"]
+
+SETTINGS: Final = pytest.StashKey[Settings]()
+LAUNCHING: Final = pytest.StashKey["Launching"]()
+PHASES: Final = pytest.StashKey["WorldPhases"]()
+
+# As it is when pytest loads its plugins: before conftests and test modules add their folders.
+_SYS_PATH: Final = tuple(sys.path)
+
+_MARKERS: Final = (
+    "world_size(*sizes, backend=None, device=None, mesh=None, timeout=None): run the test on that "
+    "many real ranks, one test a size",
+    "memory(params, grads, optimizer, buffers, state, tolerance, rank, world_size, region, device): "
+    "the exact bytes that each rank holds at rest",
+    "max_memory(params, grads, optimizer, buffers, state, rank, world_size, region, device): "
+    "ceilings on what each rank holds at rest",
+    "cuda(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare options and ini values."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the settings and declare the markers."""
+    config.stash[SETTINGS] = read_settings(config)
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    if IN_CHILD not in config.stash:
+        config.pluginmanager.register(_Session(config), "shardcheck-session")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test of each world."""
+    collection.parametrize(metafunc, metafunc.config.stash[SETTINGS].world_size)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Attach worlds and expectations to what was collected; a wrong marker is its error."""
+    report = yield
+    if report.passed:
+        try:
+            sizes = collector.config.stash[SETTINGS].world_size
+            report.result = collection.prepare(report.result, sizes)
+        except UsageError as error:
+            report.outcome = "failed"
+            report.longrepr = str(error)
+            report.result = []
+    return report
+
+
+class _Session:
+    """The hooks of the process that runs the session; ranks and their nursery have none of them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._summary = Summary()
+        config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        # A hook may change an id (xdist's loadgroup does): a child knows the item by this one.
+        for item in items:
+            item.stash[NODEID] = item.nodeid
+        yield
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        config = session.config
+        if config.option.collectonly:
+            return
+        cuda.decide(session.items, require=config.stash[SETTINGS].require_cuda)
+        items = [item for item in session.items if collection.SPEC in item.stash]
+        if items and not session.testsfailed:
+            from pytest_shardcheck.plugin.launching import Launching
+
+            config.stash[LAUNCHING] = Launching(config, config.stash[SETTINGS], items, _SYS_PATH)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        launching = item.config.stash.get(LAUNCHING, None)
+        if launching is None or collection.SPEC not in item.stash:
+            return (yield)
+        from pytest_shardcheck.plugin.phases import WorldPhases
+
+        # Here, so that no test is charged for it and no timeout of a test runs yet.
+        launching.wait_until_ready()
+        phases = item.stash[PHASES] = WorldPhases(launching, item)
+        with phases.attached():
+            return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if reason := item.stash.get(cuda.REASON, None):
+            pytest.fail(f"--require-cuda: {reason}", pytrace=False)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        phases = item.stash.get(PHASES, None)
+        if phases is not None:
+            from pytest_shardcheck.plugin import failures
+
+            failures.apply_location(report, call)
+            if call.when == "call":
+                attach(report, item.stash[collection.SPEC], phases.readings())
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._summary.add(report)
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        launching = config.stash.get(LAUNCHING, None)
+        self._summary.write(
+            terminalreporter,
+            with_table=config.stash[SETTINGS].report,
+            spawn_reasons=launching.spawn_reasons if launching is not None else {},
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        launching = config.stash.get(LAUNCHING, None)
+        if launching is not None:
+            launching.close()
+            del config.stash[LAUNCHING]
+
+
+class _NeverXfailTheDead:
+    """Outermost, after pytest's own xfail: a bare mark must not hide a dead rank."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        report = yield
+        error = call.excinfo.value if call.excinfo is not None else None
+        if isinstance(error, (DeadRankError, HarnessError)) and hasattr(report, "wasxfail"):
+            from pytest_shardcheck.plugin.phases import names_the_error
+
+            if not names_the_error(item, error):
+                report.outcome = "failed"
+                del report.wasxfail
+        return report

@@ -1,0 +1,176 @@
+"""At collection: parametrize over worlds, clone unittest methods, parse every marker once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from pytest_shardcheck import _compat
+from pytest_shardcheck.expectations import (
+    MARKERS,
+    Expectation,
+    applicable,
+    check_world_sizes,
+    parse_expectation,
+)
+from pytest_shardcheck.plugin import cuda, fixtures
+from pytest_shardcheck.plugin.world_marker import closest_level, worlds_of
+from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.specs import WorldSpec
+from pytest_shardcheck.worlds.rank import TRACKED
+
+# The worlds of a test, and the expectations that hold there.
+SPEC: Final = pytest.StashKey[WorldSpec]()
+EXPECTATIONS: Final = pytest.StashKey[tuple[Expectation, ...]]()
+
+_PARAMETER: Final = "_shardcheck_world"
+
+
+def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> None:
+    """Make one test of each world that the function's markers ask for."""
+    definition = metafunc.definition
+    if launches_its_own_ranks(definition):
+        return
+    requested = _our_fixtures(definition)
+    try:
+        specs = worlds_of(definition, default_sizes if requested else ())
+    except UsageError as error:
+        pytest.fail(str(error), pytrace=False)
+    if specs:
+        metafunc.fixturenames.append(_PARAMETER)
+        metafunc.parametrize(_PARAMETER, [_parameter(spec) for spec in specs])
+
+
+def launches_its_own_ranks(node: pytest.Item) -> bool:
+    """Tell whether a test's class starts ranks itself, as DeepSpeed's ``DistributedTest`` does."""
+    return bool(getattr(getattr(node, "cls", None), "is_dist_test", False))
+
+
+def prepare(
+    items: list[pytest.Item | pytest.Collector], default_sizes: tuple[int, ...]
+) -> list[pytest.Item | pytest.Collector]:
+    """Return a collector's children with worlds and expectations attached.
+
+    Raises:
+        UsageError: All that is wrong with the markers of these tests, one paragraph each.
+    """
+    prepared: list[pytest.Item | pytest.Collector] = []
+    problems: list[str] = []
+    for item in items:
+        try:
+            prepared += _prepared(item, default_sizes)
+        except UsageError as error:
+            if str(error) not in problems:
+                problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+    return prepared
+
+
+def _prepared(
+    item: pytest.Item | pytest.Collector, default_sizes: tuple[int, ...]
+) -> Iterator[pytest.Item | pytest.Collector]:
+    if not isinstance(item, pytest.Item) or launches_its_own_ranks(item):
+        yield item
+    elif isinstance(item, _compat.TestCaseFunction):
+        yield from _clones(item)
+    else:
+        _attach(item, _spec(item))
+        yield item
+
+
+def _clones(item: _compat.TestCaseFunction) -> Iterator[pytest.Item]:
+    """Give a unittest method one item for each world."""
+    specs = worlds_of(item)
+    for spec in specs:
+        clone = _compat.WorldTestCaseFunction.from_parent(
+            item.parent, name=f"{item.name}[{spec.id}]", originalname=item.originalname
+        )
+        if spec.device == "cuda":
+            clone.add_marker("cuda")
+        _attach(clone, spec)
+        yield clone
+    if not specs:
+        _attach(item, None)
+        yield item
+
+
+def _spec(item: pytest.Item) -> WorldSpec | None:
+    callspec = getattr(item, "callspec", None)
+    spec: WorldSpec | None = callspec.params.get(_PARAMETER) if callspec is not None else None
+    if spec is not None or not closest_level(item, "world_size"):
+        return spec
+    specs = worlds_of(item)  # from pytest.param(..., marks=...): too late to make several tests
+    if len(specs) > 1:
+        raise UsageError(
+            f"{item.nodeid}: @pytest.mark.world_size: {len(specs)} worlds were given in "
+            "pytest.param(marks=...) or by a hook; accepted there: one. Mark the function instead."
+        )
+    return specs[0]
+
+
+def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
+    requested = _our_fixtures(item)
+    expectations = _expectations(item)
+    need = cuda.need_of(item, spec.size if spec is not None else 1)
+    if need is not None:
+        item.stash[cuda.NEED] = need
+    if spec is None:
+        _refuse_without_world(item, requested, expectations)
+        return
+    item.stash[SPEC] = spec
+    sizes = [world.size for world in worlds_of(item)] or [spec.size]
+    check_world_sizes(expectations, sizes)
+    # Works every value out, so that a size missing from a mapping is known before a rank starts.
+    item.stash[EXPECTATIONS] = tuple(applicable(expectations, spec))
+    item.stash[TRACKED] = bool(expectations) or "shardcheck" in requested
+
+
+def _expectations(item: pytest.Item) -> tuple[Expectation, ...]:
+    found = []
+    levels: dict[Any, int] = {}
+    for owner, mark in item.iter_markers_with_node():
+        level = levels.setdefault(owner, len(levels))
+        if mark.name in MARKERS:
+            found.append(
+                parse_expectation(
+                    mark.name, mark.args, mark.kwargs, where=item.nodeid, level=level
+                )
+            )
+    return tuple(found)
+
+
+def _refuse_without_world(
+    item: pytest.Item, requested: list[str], expectations: tuple[Expectation, ...]
+) -> None:
+    if requested:
+        what = f"it requests the fixture {requested[0]!r}"
+    elif expectations:
+        what = f"it carries @pytest.mark.{expectations[0].marker}"
+    else:
+        return
+    raise UsageError(
+        f"{item.nodeid}: {what}, but no world is given for it. Add\n"
+        "    @pytest.mark.world_size(2)\n"
+        "above the test (or set a default in the ini file: shardcheck_world_size = 2)."
+    )
+
+
+def _our_fixtures(item: pytest.Item) -> list[str]:
+    """Return the fixtures of ours that a test requests: not those that a user overrides by name."""
+    info = getattr(item, "_fixtureinfo", None)
+    if info is None:
+        return []
+    return [
+        name
+        for name in fixtures.NAMES
+        if (definitions := info.name2fixturedefs.get(name))
+        and definitions[-1].func.__module__ == fixtures.__name__
+    ]
+
+
+def _parameter(spec: WorldSpec) -> Any:
+    marks = [pytest.mark.cuda] if spec.device == "cuda" else []
+    return pytest.param(spec, id=spec.id, marks=marks)

@@ -1,0 +1,122 @@
+"""A world's failure in the form that pytest prints, stores and sends over xdist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from pytest_shardcheck import _compat
+from pytest_shardcheck.vocabulary.ranks import fold_ranks
+from pytest_shardcheck.worlds.outcome import Outcome, RankResult, crash_line
+from pytest_shardcheck.worlds.world import World
+
+_E = TypeVar("_E", bound=BaseException)
+
+_ATTRIBUTE: Final = "_shardcheck_longrepr"
+
+_ADVICE: Final = {
+    "dead": "The test can't pass: a rank that ends before its completion record is a failure, also "
+    "under xfail (name the error to expect it: raises=pytest_shardcheck.DeadRankError).",
+    "hung": "Raise the limit with world_size(..., timeout=SECONDS) or --shardcheck-timeout if the "
+    "test is only slow.",
+    "skipped": "Skip on every rank or on none: the others would wait for the one that left.",
+}
+
+
+def located(error: _E, longrepr: object) -> _E:
+    """Attach to an exception what its report is to show instead of the session's traceback."""
+    setattr(error, _ATTRIBUTE, longrepr)
+    return error
+
+
+def apply_location(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+    """Show a rank's failure in the report, not ours."""
+    longrepr = getattr(call.excinfo.value, _ATTRIBUTE, None) if call.excinfo is not None else None
+    if longrepr is not None:
+        report.longrepr = longrepr
+
+
+def summary(outcome: Outcome) -> str:
+    """Return the failure in one line."""
+    assert outcome.lead is not None
+    return f"{outcome.headline}: {_one_line(outcome.lead)}"
+
+
+def plain(item: pytest.Item, text: str) -> Any:
+    """Return text as a failure located at the test."""
+    path, line, _ = item.location
+    crash = _compat.file_location(path, (line or 0) + 1, text.splitlines()[0])
+    return _compat.chain_of([(_compat.native_traceback([text + "\n"]), crash, None)])
+
+
+def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
+    """Return the whole failure: who failed first and how, then the others in short."""
+    assert outcome.lead is not None
+    lead = outcome.lead
+    restored = _restored(item, lead)
+    elements: list[Any] = [(_compat.native_traceback([f"{outcome.headline}\n"]), None, None)]
+    for subtest in lead.subtests:
+        elements += _restored_chain(item, subtest)
+    elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
+    tail = _tail(outcome, world)
+    path, line, _ = item.location
+    message = f"{fold_ranks([lead.rank, *outcome.same])}: {_reason(lead)}"
+    crash = _crash(lead, message) or _compat.file_location(path, (line or 0) + 1, message)
+    elements.append((_compat.native_traceback([f"{line}\n" for line in tail]), crash, None))
+    return _compat.chain_of(elements)
+
+
+def _tail(outcome: Outcome, world: World) -> list[str]:
+    assert outcome.lead is not None
+    lines = [f"rank {other.rank}: {_one_line(other)}" for other in outcome.others]
+    lines += [f"note: {note}" for note in world.notes]
+    lines += world.collectives
+    if outcome.lead.kind in _ADVICE:
+        lines.append(_ADVICE[outcome.lead.kind])
+    return lines
+
+
+def _one_line(result: RankResult) -> str:
+    if result.report is not None:
+        return f"{result.kind} in {result.phase}: {crash_line(result.report)}"
+    if result.kind == "stopped":
+        return f"stopped by pytest-shardcheck in its {result.phase}"
+    detail = result.detail.splitlines() or [""]
+    return f"{result.kind}: {detail[0]}"
+
+
+def _reason(result: RankResult) -> str:
+    crash = _report_crash(result.report)
+    if crash is not None:
+        return str(crash["message"])
+    return _one_line(result)
+
+
+def _crash(result: RankResult, message: str) -> Any:
+    crash = _report_crash(result.report)
+    if crash is None:
+        return None
+    return _compat.file_location(crash["path"], crash["lineno"], message)
+
+
+def _report_crash(report: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    longrepr = report.get("longrepr") if report is not None else None
+    crash = longrepr.get("reprcrash") if isinstance(longrepr, Mapping) else None
+    return crash if isinstance(crash, Mapping) else None
+
+
+def _restored(item: pytest.Item, result: RankResult) -> list[Any]:
+    return _restored_chain(item, result.report) if result.report is not None else []
+
+
+def _restored_chain(item: pytest.Item, data: Mapping[str, Any]) -> list[Any]:
+    """Return a rank's own traceback, its chained causes included, as parts of a longer one."""
+    report = item.config.hook.pytest_report_from_serializable(
+        config=item.config, data=dict(data)
+    )
+    longrepr = report.longrepr
+    if isinstance(longrepr, _compat.ExceptionChainRepr):
+        return list(longrepr.chain)
+    return [(_compat.native_traceback([f"{report.longreprtext}\n"]), None, None)]

@@ -1,0 +1,105 @@
+"""The fixtures of a world test. Their bodies run in ranks only; the session just needs the names."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from pytest_shardcheck.worlds.rank import RANK, RankContext
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from pytest_shardcheck.plugin.handle import Shardcheck
+
+NAMES: Final = ("process_group", "device_mesh", "world", "shardcheck")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The world as one of its ranks sees it.
+
+    ``mesh`` maps axis names to lengths, in order; ``tmp_path`` is this rank's own directory (the
+    fixture ``tmp_path`` is the one that all ranks share).
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    backend: str
+    device: str
+    mesh: dict[str, int]
+    simulated: bool
+    tmp_path: Path
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> World:
+    """Return this rank's place in the world, without initialising a process group."""
+    return _world(_context(request))
+
+
+@pytest.fixture
+def process_group(request: pytest.FixtureRequest) -> ProcessGroup:
+    """Return the initialised default process group of this test's world.
+
+    The rank's exit ends it: destroying it would cost half of a world's time. A test may do so.
+    """
+    return _default_group(_context(request))
+
+
+@pytest.fixture
+def device_mesh(request: pytest.FixtureRequest) -> DeviceMesh:
+    """Return the device mesh that the marker names, or one with a single axis called ``world``."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    context = _context(request)
+    _default_group(context)
+    spec = context.order.spec
+    names, lengths = zip(*spec.axes, strict=True)
+    return init_device_mesh(spec.device, lengths, mesh_dim_names=names)
+
+
+@pytest.fixture
+def shardcheck(request: pytest.FixtureRequest) -> Shardcheck:
+    """Return what measures regions of the test and checks readings."""
+    from pytest_shardcheck.plugin.handle import Shardcheck
+
+    return Shardcheck(_context(request))
+
+
+def _context(request: pytest.FixtureRequest) -> RankContext:
+    return request.config.stash[RANK]
+
+
+def _world(context: RankContext) -> World:
+    spec = context.order.spec
+    return World(
+        rank=context.rank,
+        size=spec.size,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        backend=spec.backend,
+        device=context.device,
+        mesh=dict(spec.axes),
+        simulated=spec.simulated,
+        tmp_path=context.own_tmp_path,
+    )
+
+
+def _default_group(context: RankContext) -> ProcessGroup:
+    """Return the default group, initialised by whoever came first: a test may have its own way."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        if context.order.spec.device == "cuda":
+            torch.cuda.set_device(context.device)
+        dist.init_process_group(context.order.spec.backend)
+    group = dist.group.WORLD
+    assert group is not None
+    return group

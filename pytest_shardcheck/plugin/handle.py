@@ -1,0 +1,82 @@
+"""What the ``shardcheck`` fixture hands to a test. Runs in a rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_shardcheck.expectations import Expectation, applicable, judge
+from pytest_shardcheck.reports import explain
+from pytest_shardcheck.vocabulary.errors import UnmetExpectationError, UsageError
+from pytest_shardcheck.vocabulary.readings import Reading
+
+if TYPE_CHECKING:
+    from pytest_shardcheck.instruments.regions import Measurement
+    from pytest_shardcheck.worlds.rank import RankContext
+
+
+class Shardcheck:
+    """Measures regions of a test, checks readings, and exchanges them between ranks."""
+
+    def __init__(self, context: RankContext) -> None:
+        """Speak for the rank of ``context``."""
+        assert context.meter is not None, "a test that requests shardcheck is tracked from setup on"
+        self._context = context
+        self._meter = context.meter
+
+    def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
+        """Return a region to enter with ``with``; it yields a measurement.
+
+        Args:
+            watched: Modules, optimizers, engines, pipeline stages and nested lists of them.
+            region: The region's name; a repeated name makes occurrences.
+            named: The same, each also kept as a subtotal in ``memory.parts``.
+
+        Raises:
+            UsageError: Something can't be watched.
+        """
+        return self._meter.measure(*watched, region=region, **named)
+
+    def start(self, *watched: object, region: str = "step", **named: object) -> Measurement:
+        """Open a region that ``stop()`` ends, for a loop that is not ours; see ``measure``."""
+        return self._meter.start(*watched, region=region, **named)
+
+    def watch(self, *things: object, **named: object) -> None:
+        """Watch more things in the innermost open region; outside any, in the whole test."""
+        self._meter.watch(*things, **named)
+
+    def stop(self) -> Measurement:
+        """End the region that ``start()`` opened last."""
+        return self._meter.stop()
+
+    def check(self, reading: Reading | Measurement, *expectations: Expectation) -> None:
+        """Hold expectations against this rank's reading, as the markers would.
+
+        Args:
+            reading: What ``measure`` yielded, once its block has ended.
+            expectations: Such as ``max_memory(state=4_210_752)`` from ``pytest_shardcheck``.
+
+        Raises:
+            UnmetExpectationError: With the marker's message.
+            UsageError: No expectation was given, or the block has not ended.
+        """
+        if not expectations:
+            raise UsageError(
+                "shardcheck.check(reading, ...) needs an expectation, such as max_memory(state=...)"
+            )
+        frozen = _frozen(reading)
+        spec = self._context.order.spec
+        verdicts = judge(applicable(expectations, spec), spec, {frozen.rank: [frozen]})
+        if not all(verdict.met for verdict in verdicts):
+            raise UnmetExpectationError(explain(verdicts, spec))
+
+    def gather(self, reading: Reading | Measurement) -> list[Reading]:
+        """Return the readings of all ranks, ordered by rank.
+
+        Every rank must call it. They are exchanged through the session: no collective is issued.
+        """
+        readings = self._context.exchange(_frozen(reading).to_json())
+        return [Reading.from_json(data) for data in readings]
+
+
+def _frozen(reading: Reading | Measurement) -> Reading:
+    return reading if isinstance(reading, Reading) else reading.reading

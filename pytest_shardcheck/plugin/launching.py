@@ -1,0 +1,174 @@
+"""The session's launchers: one nursery beside the session, or fresh interpreters."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_shardcheck import _compat
+from pytest_shardcheck.plugin.settings import Settings
+from pytest_shardcheck.vocabulary.errors import HarnessError
+from pytest_shardcheck.vocabulary.specs import WorldSpec
+from pytest_shardcheck.worlds import rendezvous
+from pytest_shardcheck.worlds.child import NODEID, fingerprint
+from pytest_shardcheck.worlds.forked import Nursery
+from pytest_shardcheck.worlds.lifeline import Lifeline
+from pytest_shardcheck.worlds.orders import Order, Startup
+from pytest_shardcheck.worlds.processes import Launcher
+from pytest_shardcheck.worlds.spawned import Spawner
+from pytest_shardcheck.worlds.world import World
+
+# torch's import, and the collection of the world tests, on a busy machine.
+_NURSERY_TIMEOUT_S: Final = 300.0
+
+
+class Launching:
+    """Everything that a session needs to start worlds; made when a world test was collected."""
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        items: Sequence[pytest.Item],
+        sys_path: tuple[str, ...],
+    ) -> None:
+        """Start the nursery, so that it warms up while the session goes on.
+
+        ``sys_path`` is as it was before conftests and test modules added their folders.
+        """
+        self._sys_path = sys_path
+        self._config = config
+        self._settings = settings
+        self._directory = Path(tempfile.mkdtemp(prefix="shardcheck-"))
+        self._lifeline = Lifeline()
+        self._numbers = itertools.count(1)
+        self._spawners: dict[str, Spawner] = {}
+        self._nursery: Nursery | None = None
+        self._nursery_error: HarnessError | None = None
+        self.spawn_reasons: dict[str, str] = {}
+        files = tuple(dict.fromkeys(str(item.path) for item in items))
+        if settings.start == "fork":
+            self._start_nursery(files)
+        self._files = files
+
+    def wait_until_ready(self) -> None:
+        """Wait for the nursery; what goes wrong is reported by the tests that need it."""
+        while self._nursery is not None and self._nursery_error is None:
+            try:
+                unsafe = self._nursery.wait_until_ready(_NURSERY_TIMEOUT_S)
+            except HarnessError as error:
+                self._nursery_error = error
+                return
+            if not unsafe:
+                return
+            # What a file did on import can't be undone: start again without it.
+            self.spawn_reasons.update(unsafe)
+            self._nursery.close()
+            self._nursery = None
+            safe = tuple(file for file in self._files if file not in self.spawn_reasons)
+            everywhere = any(file not in self._files for file in unsafe)
+            if safe and not everywhere:
+                self._start_nursery(safe)
+
+    def launch(self, item: pytest.Item, spec: WorldSpec) -> World:
+        """Start the world of a test.
+
+        Raises:
+            HarnessError: No world can be started.
+        """
+        if self._nursery_error is not None:
+            raise self._nursery_error
+        launcher = self._launcher(str(item.path))
+        listener = rendezvous.listen()
+        order = Order(
+            nodeid=item.stash.get(NODEID, item.nodeid),
+            fingerprint=fingerprint(item),
+            spec=spec,
+            directory=str(self._new_directory()),
+            tmp_path=str(_compat.new_tmp_path(self._config, _file_name(item.name))),
+            capture=self._config.option.capture,
+            threads=self._settings.threads,
+            port=listener.getsockname()[1],
+        )
+        with listener:
+            processes = launcher.launch(order, listener)
+        live = sys.stdout if order.capture == "no" else None
+        timeout_s = spec.timeout_s or self._settings.timeout_s
+        return World(launcher, processes, order, timeout_s, live)
+
+    def discard(self, world: World) -> None:
+        """End a world and remove its folder."""
+        try:
+            world.close()
+        finally:
+            shutil.rmtree(world.directory, ignore_errors=True)
+
+    def close(self) -> None:
+        """End every process of ours and remove our files."""
+        if self._nursery is not None:
+            self._nursery.close()
+        self._lifeline.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start_nursery(self, files: tuple[str, ...]) -> None:
+        self._nursery = Nursery(
+            self._startup(files), self._lifeline, self._log, self._settings.threads
+        )
+
+    def _launcher(self, path: str) -> Launcher:
+        if self._nursery is not None and path not in self.spawn_reasons:
+            return self._nursery
+        if path not in self._spawners:
+            self._spawners[path] = Spawner(
+                self._startup((path,)), self._lifeline, self._log, self._settings.threads
+            )
+        return self._spawners[path]
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "log"
+
+    def _new_directory(self) -> Path:
+        directory = self._directory / f"world-{next(self._numbers)}"
+        directory.mkdir()
+        return directory
+
+    def _startup(self, files: tuple[str, ...]) -> Startup:
+        config = self._config
+        args = [*map(str, config.invocation_params.args), "--capture=no"]
+        if config.pluginmanager.hasplugin("pytest_cov"):
+            # Coverage of the session alone would erase its data file when it starts again.
+            args.append("--no-cov")
+        return Startup(
+            sys_path=self._sys_path,
+            argv=tuple(sys.argv),
+            args=tuple(args),
+            plugins=tuple(p for p in config.invocation_params.plugins or () if isinstance(p, str)),
+            directory=str(config.invocation_params.dir),
+            option=_plain(vars(config.option)),
+            worker_input=_plain(getattr(config, "workerinput", {})) or None,
+            files=files,
+        )
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that JSON can carry; the child parses the others from the same arguments."""
+    plain = {}
+    for name, value in values.items():
+        with contextlib.suppress(TypeError, ValueError):
+            json.dumps(value)
+            plain[name] = value
+    return plain
+
+
+def _file_name(name: str) -> str:
+    return "".join(character if character.isalnum() else "_" for character in name)[:30]

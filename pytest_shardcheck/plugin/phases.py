@@ -1,0 +1,189 @@
+"""Run a world test in the session: the ordinary protocol, each phase waiting for the world's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_shardcheck.expectations import judge
+from pytest_shardcheck.plugin import failures, relay
+from pytest_shardcheck.plugin.collection import EXPECTATIONS, SPEC
+from pytest_shardcheck.plugin.launching import Launching
+from pytest_shardcheck.reports import explain
+from pytest_shardcheck.vocabulary.errors import (
+    DeadRankError,
+    HarnessError,
+    HungRankError,
+    RankFailedError,
+    ShardcheckError,
+    UnmetExpectationError,
+)
+from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.worlds.outcome import Outcome, Phase
+from pytest_shardcheck.worlds.world import World
+
+_ERRORS: dict[str, type[ShardcheckError]] = {
+    "failed": RankFailedError,
+    "dead": DeadRankError,
+    "hung": HungRankError,
+}
+
+
+class WorldPhases:
+    """Stands in for an item's ``setup``, ``runtest`` and ``teardown`` while its protocol runs.
+
+    So reruns, ``-x``, ``--lf``, JUnit, durations and strict xfail mean what they always mean, for
+    the whole world.
+    """
+
+    def __init__(self, launching: Launching, item: pytest.Item) -> None:
+        """Prepare for ``item``; the world starts with the setup phase."""
+        self._launching = launching
+        self._item = item
+        self._world: World | None = None
+        self._in_trouble = False
+
+    @contextmanager
+    def attached(self) -> Generator[None]:
+        """Replace the item's methods; end the world whatever happens."""
+        names = ("setup", "runtest", "teardown")
+        for name in names:
+            setattr(self._item, name, getattr(self, name))
+        try:
+            yield
+        finally:
+            for name in names:
+                delattr(self._item, name)
+            self._discard()
+
+    def setup(self) -> None:
+        """Start the world and wait until every rank is set up."""
+        self._discard()
+        self._in_trouble = False
+        with self._world_ends_on_error():
+            self._world = self._launching.launch(self._item, self._item.stash[SPEC])
+            self._conclude("setup", self._world.wait_for("setup"))
+
+    def runtest(self) -> None:
+        """Wait until every rank has run the test, then judge what they measured."""
+        assert self._world is not None
+        with self._world_ends_on_error():
+            self._conclude("call", self._world.wait_for("call"))
+            self._judge(self._world)
+
+    def teardown(self) -> None:
+        """Wait until every rank is torn down and gone."""
+        world = self._world
+        if world is None:
+            return
+        with self._world_ends_on_error():
+            outcome = world.wait_for("teardown")
+            if self._in_trouble:
+                # What was reported already is no second failure; a teardown that failed is.
+                relay.relay(self._item, world, "teardown")
+                if any("teardown" in s.reports for s in world.states) and outcome.lead is not None:
+                    lead = outcome.lead
+                    if lead.phase == "teardown" and lead.kind == "failed":
+                        self._raise("teardown", outcome)
+                self._discard()
+                return
+            self._conclude("teardown", outcome)
+            self._conclude("exit", world.finish())
+            self._discard()
+
+    def readings(self) -> dict[int, list[Reading]]:
+        """Return what the ranks have measured so far."""
+        states = self._world.states if self._world is not None else []
+        return {s.rank: [Reading.from_json(data) for data in s.readings] for s in states}
+
+    @contextmanager
+    def _world_ends_on_error(self) -> Generator[None]:
+        """Kill the world at once when the session is interrupted; otherwise its teardown comes."""
+        try:
+            yield
+        except (KeyboardInterrupt, pytest.exit.Exception, SystemExit):
+            self._discard()
+            raise
+        except BaseException:
+            self._in_trouble = True
+            raise
+
+    def _discard(self) -> None:
+        world, self._world = self._world, None
+        if world is not None:
+            self._launching.discard(world)
+
+    def _conclude(self, when: Phase, outcome: Outcome) -> None:
+        """Pass on what the ranks printed and warned of, then turn the outcome into pytest's."""
+        assert self._world is not None
+        relay.relay(self._item, self._world, when)
+        _obey_stop(self._world)
+        if outcome.kind != "passed":
+            self._raise(when, outcome)
+
+    def _raise(self, when: Phase, outcome: Outcome) -> NoReturn:
+        assert self._world is not None
+        assert outcome.lead is not None
+        report = outcome.lead.report or {}
+        if outcome.kind == "skipped":
+            path, line, reason = report["longrepr"]
+            raise failures.located(
+                pytest.skip.Exception(str(reason).removeprefix("Skipped: ")), (path, line, reason)
+            )
+        if outcome.kind == "xfailed":
+            raise failures.located(
+                pytest.xfail.Exception(str(report.get("wasxfail") or "")),
+                failures.representation(self._item, outcome, self._world),
+            )
+        error = _ERRORS[outcome.kind](failures.summary(outcome))
+        raise failures.located(error, failures.representation(self._item, outcome, self._world))
+
+    def _judge(self, world: World) -> None:
+        expectations = self._item.stash[EXPECTATIONS]
+        if not expectations:
+            return
+        spec = self._item.stash[SPEC]
+        verdicts = judge(expectations, spec, self.readings())
+        if all(verdict.met for verdict in verdicts):
+            return
+        text = explain(verdicts, spec)
+        error = UnmetExpectationError(text.splitlines()[0])
+        raise failures.located(error, failures.plain(self._item, text))
+
+
+def _obey_stop(world: World) -> None:
+    """End the session as a rank asked for: ``pytest.exit``, or a Ctrl-C that reached it."""
+    for state in world.states:
+        stop: Mapping[str, Any] = state.stop or {}
+        actions: dict[str, Callable[[], NoReturn]] = {
+            "interrupt": _interrupt,
+            "exit": lambda stop=stop, rank=state.rank: pytest.exit(  # type: ignore[misc]
+                f"{stop['text']} (rank {rank})", stop.get("returncode")
+            ),
+        }
+        if stop.get("why") in actions:
+            actions[stop["why"]]()
+        elif stop:
+            raise HarnessError(
+                f"pytest itself failed in rank {state.rank}, which is a defect of a plugin or of "
+                f"pytest-shardcheck:\n{stop['text']}"
+            )
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def names_the_error(item: pytest.Item, error: BaseException) -> bool:
+    """Tell whether an xfail mark names one of our errors: a bare one never hides a dead rank."""
+    for mark in item.iter_markers("xfail"):
+        raises = mark.kwargs.get("raises")
+        for kind in raises if isinstance(raises, tuple) else (raises,):
+            if isinstance(kind, type) and issubclass(kind, ShardcheckError):
+                return isinstance(error, kind)
+    return False
+
+

@@ -1,0 +1,136 @@
+"""The options and ini values of a session, read once into one frozen object."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pytest
+
+Start = Literal["fork", "spawn"]
+
+_DEFAULT_TIMEOUT_S: Final = 120.0
+_DEFAULT_START: Final[Start] = "fork" if sys.platform == "linux" else "spawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the command line or, where it is silent, the ini file says."""
+
+    timeout_s: float = _DEFAULT_TIMEOUT_S
+    start: Start = _DEFAULT_START
+    threads: int = 1
+    world_size: tuple[int, ...] = ()
+    report: bool = False
+    require_cuda: bool = False
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the options; their defaults are None so that the ini file can apply."""
+    group = parser.getgroup("shardcheck", "distributed worlds (pytest-shardcheck)")
+    group.addoption(
+        "--shardcheck-timeout",
+        metavar="SECONDS",
+        help="Longest time that a phase (setup, call, teardown) of a world may take "
+        f"(ini: shardcheck_timeout; default: {_DEFAULT_TIMEOUT_S:g})",
+    )
+    group.addoption(
+        "--shardcheck-start",
+        choices=("fork", "spawn"),
+        help="How ranks are started: forked from a warm process (Linux, default) or a fresh "
+        "interpreter each (ini: shardcheck_start)",
+    )
+    group.addoption(
+        "--shardcheck-report",
+        action="store_true",
+        default=None,
+        help="Print a table of what every world measured, per rank (ini: shardcheck_report)",
+    )
+    group.addoption(
+        "--require-cuda",
+        action="store_true",
+        default=None,
+        help="Fail the tests marked `cuda` that would be skipped (ini: shardcheck_require_cuda)",
+    )
+    parser.addini("shardcheck_timeout", "Default of --shardcheck-timeout, in seconds")
+    parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
+    parser.addini("shardcheck_report", "Default of --shardcheck-report", type="bool", default=False)
+    parser.addini(
+        "shardcheck_require_cuda", "Default of --require-cuda", type="bool", default=False
+    )
+    parser.addini(
+        "shardcheck_world_size",
+        "World sizes of tests that use our fixtures without a world_size marker",
+        type="args",
+        default=[],
+    )
+    parser.addini("shardcheck_threads", "Intra-op threads of each rank (default: 1)")
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Return the session's settings.
+
+    Raises:
+        pytest.UsageError: A value is not of its kind; the message names where it came from.
+    """
+    return Settings(
+        timeout_s=_timeout(config),
+        start=_start(config),
+        threads=_count(config.getini("shardcheck_threads") or "1", "ini shardcheck_threads"),
+        world_size=tuple(
+            _count(text, "ini shardcheck_world_size")
+            for text in config.getini("shardcheck_world_size")
+        ),
+        report=_flag(config, "shardcheck_report", "shardcheck_report"),
+        require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
+    )
+
+
+def _given(config: pytest.Config, name: str) -> tuple[str | None, str]:
+    """Return a value as text with the place that gave it; the command line wins."""
+    value = config.getoption(name)
+    if value is not None:
+        return str(value), "--" + name.replace("_", "-")
+    return config.getini(name) or None, f"ini {name}"
+
+
+def _flag(config: pytest.Config, option: str, ini: str) -> bool:
+    given = config.getoption(option)
+    return bool(config.getini(ini)) if given is None else bool(given)
+
+
+def _timeout(config: pytest.Config) -> float:
+    text, source = _given(config, "shardcheck_timeout")
+    if text is None:
+        return _DEFAULT_TIMEOUT_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise pytest.UsageError(f"{source}: a number of seconds above 0 is expected, not {text!r}")
+    return seconds
+
+
+def _start(config: pytest.Config) -> Start:
+    text, source = _given(config, "shardcheck_start")
+    if text is None:
+        return _DEFAULT_START
+    if text == "spawn":
+        return "spawn"
+    if text != "fork":
+        raise pytest.UsageError(f"{source}: fork or spawn is expected, not {text!r}")
+    if sys.platform != "linux":
+        raise pytest.UsageError(f"{source}: fork works on Linux only; use spawn")
+    return "fork"
+
+
+def _count(text: str, source: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise pytest.UsageError(f"{source}: a whole number above 0 is expected, not {text!r}")
+    return number

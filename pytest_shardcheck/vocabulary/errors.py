@@ -1,0 +1,31 @@
+"""Kinds of failure: a usage error, an unmet expectation, a failed, dead or hung rank, our own."""
+
+from __future__ import annotations
+
+
+class ShardcheckError(Exception):
+    """Be the base of everything that pytest-shardcheck raises on purpose."""
+
+
+class UsageError(ShardcheckError):
+    """Say that a marker, an option or a call is wrong, and what would be right."""
+
+
+class UnmetExpectationError(ShardcheckError, AssertionError):
+    """Say that what was measured is not what the test expects."""
+
+
+class RankFailedError(ShardcheckError):
+    """Say that the test raised on a rank."""
+
+
+class DeadRankError(ShardcheckError):
+    """Say that a rank died or left before its test was done."""
+
+
+class HungRankError(DeadRankError):
+    """Say that a rank was still running when its time was over."""
+
+
+class HarnessError(ShardcheckError):
+    """Say that pytest-shardcheck itself is broken: this is never the fault of a test."""

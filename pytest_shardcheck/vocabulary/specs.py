@@ -1,0 +1,89 @@
+"""The worlds that a test asks for, as plain data."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pytest_shardcheck.vocabulary.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+
+
+def default_backend(device: str) -> str:
+    """Name the backend of a world on `device` ("cpu" or "cuda") that asks for none."""
+    return _BACKENDS.get(device, "gloo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSpec:
+    """Describe one world; callables that are given as a value receive it.
+
+    `timeout_s` is in seconds (None: the session's). `mesh` is (axis, length) pairs, the last axis
+    fastest. Raises UsageError where the mesh does not hold `size` ranks.
+    """
+
+    size: int
+    backend: str = "gloo"
+    device: str = "cpu"
+    mesh: tuple[tuple[str, int], ...] = ()
+    timeout_s: float | None = None
+    simulated: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a size below one and a mesh of another size."""
+        if self.size < 1:
+            raise UsageError(f"A world has at least one rank, not {self.size}.")
+        held = math.prod(length for _, length in self.axes)
+        if held != self.size:
+            raise UsageError(f"The mesh {dict(self.mesh)} holds {held} ranks, not {self.size}.")
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Name the axes and their lengths: those of the mesh, or one that is called "world"."""
+        return self.mesh or (("world", self.size),)
+
+    @property
+    def id(self) -> str:
+        """Name the world in a test id: its size or mesh, and whatever is not the default."""
+        shape = "x".join(f"{axis}{length}" for axis, length in self.mesh)
+        parts = [shape or f"world{self.size}"]
+        if self.device != "cpu":
+            parts.append(self.device)
+        if self.backend != default_backend(self.device):
+            # `-k` can't parse the comma of "cpu:gloo,cuda:gloo".
+            parts.append(re.sub(r"\W+", "-", self.backend))
+        if self.simulated:
+            parts.append("simulated")
+        return "-".join(parts)
+
+    def coordinate(self, rank: int) -> dict[str, int]:
+        """Place `rank` on every axis, row major. Raises IndexError outside of the world."""
+        if not 0 <= rank < self.size:
+            raise IndexError(f"rank {rank} is not in a world of {self.size}")
+        place: dict[str, int] = {}
+        for axis, length in reversed(self.axes):
+            rank, place[axis] = divmod(rank, length)
+        return {axis: place[axis] for axis, _ in self.axes}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as what `json` can write."""
+        return {
+            "size": self.size,
+            "backend": self.backend,
+            "device": self.device,
+            "mesh": [[axis, length] for axis, length in self.mesh],
+            "timeout_s": self.timeout_s,
+            "simulated": self.simulated,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
+        """Build the spec that `to_json` wrote."""
+        mesh = tuple((axis, length) for axis, length in data["mesh"])
+        return cls(**{**data, "mesh": mesh})

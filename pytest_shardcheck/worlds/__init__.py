@@ -1,0 +1,1 @@
+"""Worlds: N ranks that run one test, and the parent's side of them."""

@@ -1,0 +1,65 @@
+"""Turn a fresh interpreter into a nursery or a spawned rank; run by path, never imported.
+
+Importing ``pytest_shardcheck`` here would come before pytest's assertion rewriting is in place, so
+this file reads its first message with the standard library alone and imports our package only after
+pytest has loaded it as a plugin.
+
+Usage: ``python bootstrap.py ROLE CHANNEL_FD LIFELINE_FD`` with ROLE ``nursery`` or ``rank``.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import sys
+import warnings
+
+
+def first_message(fd: int) -> dict:
+    """Read one message of ``worlds.channel`` and leave the socket open."""
+    with socket.socket(fileno=fd) as sock:
+        try:
+            (length,) = struct.unpack("<I", exactly(sock, 4))
+            return json.loads(exactly(sock, length))
+        finally:
+            sock.detach()
+
+
+def exactly(sock: socket.socket, count: int) -> bytes:
+    """Read ``count`` bytes; end the process where the session has left."""
+    data = bytearray()
+    while len(data) < count:
+        chunk = sock.recv(count - len(data))
+        if not chunk:
+            sys.exit(0)
+        data += chunk
+    return bytes(data)
+
+
+def main() -> None:
+    """Import torch, load the session's pytest configuration, hand over to ``worlds``."""
+    role, channel_fd, lifeline_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    startup = first_message(channel_fd)
+    sys.path[:] = startup["sys_path"]
+    sys.argv[:] = startup["argv"]
+    with warnings.catch_warnings():
+        # What torch says when it is imported is not a warning of any test.
+        warnings.simplefilter("ignore")
+        import torch
+        import torch.distributed.fsdp
+        import torch.distributed.optim
+        import torch.distributed.tensor  # noqa: F401
+
+    torch.set_num_threads(1)
+
+    from _pytest.config import _prepareconfig  # what pytest.main() and xdist's workers call
+
+    config = _prepareconfig(list(startup["args"]), list(startup["plugins"]) or None)
+
+    from pytest_shardcheck.worlds import child
+
+    child.main(role, config, startup, channel_fd, lifeline_fd)
+
+
+main()

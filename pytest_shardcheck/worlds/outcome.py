@@ -1,0 +1,157 @@
+"""Many ranks' reports become one outcome. Pure functions over plain data; no pytest, no clock."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_shardcheck.vocabulary.ranks import fold_ranks
+
+Kind = Literal["passed", "skipped", "xfailed", "failed", "dead", "hung", "stopped", "unreached"]
+Phase = Literal["setup", "call", "teardown", "exit"]
+
+# When a rank dies its peers' collectives fail at once, and may report it before the death is seen.
+_DEATH_LEADS_BY_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """How one rank came out of one phase; ``report`` is pytest's, serialised."""
+
+    rank: int
+    kind: Kind
+    phase: Phase
+    time_ns: int = 0
+    report: Mapping[str, Any] | None = None
+    subtests: Sequence[Mapping[str, Any]] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the world came out of one phase.
+
+    ``lead`` is the failure (or skip) to show first, ``same`` the ranks whose failure is equal to
+    it, ``others`` every further troubled rank.
+    """
+
+    kind: Kind
+    lead: RankResult | None = None
+    same: tuple[int, ...] = ()
+    others: tuple[RankResult, ...] = field(default=())
+    size: int = 1
+
+    @property
+    def headline(self) -> str:
+        """Return the line that leads the failure's report."""
+        assert self.lead is not None
+        who = fold_ranks([self.lead.rank, *self.same])
+        verb = {
+            "failed": "failed",
+            "dead": "died",
+            "hung": "hung",
+            "skipped": "skipped the test alone",
+        }.get(self.lead.kind, self.lead.kind)
+        first = " first" if any(other.kind != "stopped" for other in self.others) else ""
+        return f"{who} of {self.size} {verb}{first} (in {self.lead.phase})"
+
+
+def decide(results: Sequence[RankResult]) -> Outcome:
+    """Return the outcome of a phase from the results of all ranks.
+
+    A test passes only when every rank passed. A rank that died or hung is a failure of its own kind,
+    whatever its peers report: it must never read as an expected failure.
+    """
+    size = len(results)
+    kinds = {result.kind for result in results}
+    troubled = sorted(
+        (result for result in results if result.kind not in ("passed", "unreached")), key=_lead_order
+    )
+    if not troubled:
+        return Outcome(kind="passed", size=size)
+    kind = _kind(kinds)
+    lead, *rest = [r for r in troubled if r.kind != "stopped"] or troubled
+    same = [other for other in rest if _signature(other) == _signature(lead)]
+    others = [other for other in troubled if other is not lead and other not in same]
+    return Outcome(
+        kind=kind, lead=lead, same=tuple(r.rank for r in same), others=tuple(others), size=size
+    )
+
+
+def _kind(kinds: set[Kind]) -> Kind:
+    for kind in ("hung", "dead", "failed"):
+        if kind in kinds:
+            return kind  # type: ignore[return-value]  # a literal of the tuple above
+    if "xfailed" in kinds:
+        return "xfailed"
+    if kinds == {"skipped"}:
+        return "skipped"
+    # Skipped on some, or stopped without any other trouble: never a pass.
+    return "failed"
+
+
+def _lead_order(result: RankResult) -> tuple[bool, bool, int, int]:
+    early = _DEATH_LEADS_BY_NS if result.kind in ("dead", "hung") else 0
+    # A lone skip or an expected failure explains less than a real one.
+    mild = result.kind in ("skipped", "xfailed")
+    return result.kind == "stopped", mild, result.time_ns - early, result.rank
+
+
+def _signature(result: RankResult) -> tuple[Kind, Phase, str]:
+    text = longrepr_text(result.report) if result.report is not None else result.detail
+    # Addresses and times differ where the failure is the same.
+    return result.kind, result.phase, re.sub(r"0x[0-9a-fA-F]+", "0x", text)
+
+
+def longrepr_text(report: Mapping[str, Any] | None) -> str:
+    """Return a serialised report's failure as comparable text."""
+    longrepr = report.get("longrepr") if report is not None else None
+    if isinstance(longrepr, Mapping):
+        return str({key: longrepr[key] for key in ("reprtraceback", "chain") if key in longrepr})
+    return str(longrepr)
+
+
+def crash_line(report: Mapping[str, Any] | None) -> str:
+    """Return a failure in one line: where, and what."""
+    longrepr = report.get("longrepr") if report is not None else None
+    if isinstance(longrepr, Mapping) and (crash := longrepr.get("reprcrash")):
+        message = str(crash["message"]).strip().splitlines() or [""]
+        return f"{crash['path']}:{crash['lineno']}: {message[0]}"
+    if isinstance(longrepr, (list, tuple)) and len(longrepr) == 3:
+        path, line, reason = longrepr
+        return f"{path}:{line}: {reason}"
+    return str(longrepr).strip().splitlines()[0] if longrepr else "no reason given"
+
+
+def raw_kind(report: Mapping[str, Any]) -> Kind:
+    """Return what a serialised report says, with expected failures and passes undone.
+
+    A strict xfail that passes is a pass here: the session's own mark judges the whole world.
+    """
+    outcome = report["outcome"]
+    if outcome == "skipped":
+        return "xfailed" if "wasxfail" in report else "skipped"
+    if outcome == "failed" and str(report.get("longrepr")).startswith("[XPASS(strict)]"):
+        return "passed"
+    return "passed" if outcome == "passed" else "failed"
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, and what that usually means."""
+    if status >= 0:
+        hint = " before its test was done (os._exit, or C code that calls exit)"
+        return f"it left with exit code {status}{hint}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hints = {
+        "SIGKILL": ": out of memory is likely (see dmesg), unless someone killed it",
+        "SIGSEGV": ": a crash in native code",
+        "SIGABRT": ": native code gave up; its last words are in the captured stderr",
+        "SIGBUS": ": a full /dev/shm or temporary file system is likely",
+    }
+    return f"it was killed by {name}{hints.get(name, '')}"

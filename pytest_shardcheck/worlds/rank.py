@@ -1,0 +1,235 @@
+"""What runs inside a rank: the ordinary pytest protocol of one item, streamed to the session.
+
+Imports nothing of the session's side. A rank ends with its completion record, the session's *leave*
+and ``os._exit``: interpreter shutdown, where gloo's threads abort, is never reached, and no rank is
+gone while a peer still talks to it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pytest
+
+from pytest_shardcheck import _compat
+from pytest_shardcheck.worlds import rendezvous
+from pytest_shardcheck.worlds.channel import Channel, Message
+from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
+from pytest_shardcheck.worlds.ring import Ring
+
+if TYPE_CHECKING:
+    from pytest_shardcheck.instruments.meter import Meter
+
+@dataclass
+class RankContext:
+    """What the fixtures of a test need to know of the rank they run in."""
+
+    rank: int
+    order: Order
+    channel: Channel
+    meter: Meter | None = None
+    gathered: int = 0
+    own_tmp_path: Path = field(default_factory=Path)
+
+    @property
+    def device(self) -> str:
+        """Return the rank's device as torch names it."""
+        return f"cuda:{self.rank}" if self.order.spec.device == "cuda" else "cpu"
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Give plain data to every rank and return everyone's, ordered by rank.
+
+        Goes through the session, so that no collective is issued, let alone counted.
+        """
+        self.gathered += 1
+        self.channel.send({"kind": "gather", "number": self.gathered, "value": value})
+        received = self.channel.receive()
+        if received is None or received[0]["kind"] != "gathered":
+            # The session left or stops this world: there is nobody to tell.
+            os._exit(1)
+        values: list[Any] = received[0]["values"]
+        return values
+
+
+RANK: Final = pytest.StashKey[RankContext]()
+# Set at collection for tests that carry a measuring marker or request ``shardcheck``.
+TRACKED: Final = pytest.StashKey[bool]()
+
+
+class RankFixtures:
+    """Fixtures that mean something else in a rank; registered before a child collects."""
+
+    @pytest.fixture
+    def tmp_path(self, request: pytest.FixtureRequest) -> Path:
+        """Return the directory that all ranks of this world share."""
+        return Path(request.config.stash[RANK].order.tmp_path)
+
+
+def run_rank(
+    item: pytest.Item, order: Order, rank: int, channel: Channel, output_fd: int
+) -> NoReturn:
+    """Run ``item`` as rank ``rank`` of the world and end the process; never return or raise."""
+    try:
+        stop = _run(item, _get_ready(item, order, rank, channel, output_fd))
+    except BaseException:
+        stop = {"why": "internal", "text": traceback.format_exc()}
+    try:
+        _compat.flush_standard_streams()
+        channel.send({"kind": "complete", "stop": stop})
+        channel.receive()  # leave
+    finally:
+        os._exit(0)
+
+
+def _get_ready(
+    item: pytest.Item, order: Order, rank: int, channel: Channel, output_fd: int
+) -> RankContext:
+    directory = Path(order.directory)
+    capture_fds = _redirect_output(item.config, order.capture, output_fd)
+    channel.send({"kind": "hello", "pid": os.getpid()}, capture_fds)
+    os.register_at_fork(after_in_child=channel.close)
+    _arm_faulthandler(stack_path(directory, rank))
+    _set_environment(order, rank)
+    context = RankContext(rank, order, channel)
+    context.own_tmp_path = _make_tmp_path(item.config, directory, rank)
+    _seed_and_limit(order.threads)
+    rendezvous.install(directory)
+    _record_collectives(ring_path(directory, rank))
+    return context
+
+
+def _run(item: pytest.Item, context: RankContext) -> Message | None:
+    """Run the item's protocol; return why the session must stop, if it must."""
+    item.config.stash[RANK] = context
+    item.config.pluginmanager.register(_Reporter(item.config, context), "shardcheck-rank")
+    try:
+        _compat.run_ordinary_protocol(item)
+    except KeyboardInterrupt:
+        return {"why": "interrupt", "text": "KeyboardInterrupt"}
+    except pytest.exit.Exception as error:
+        return {"why": "exit", "text": error.msg, "returncode": error.returncode}
+    return None
+
+
+def _redirect_output(config: pytest.Config, capture: str, output_fd: int) -> list[int]:
+    """Send what is not captured to the session; return the files of what is."""
+    for fd in (1, 2):
+        os.dup2(output_fd, fd)
+    os.close(output_fd)
+    config.option.capture = capture
+    return _compat.start_fresh_capture(config, capture)
+
+
+def _arm_faulthandler(path: Path) -> None:
+    """Write the stacks of all threads to ``path`` on a fatal signal or when the session asks."""
+    file = path.open("w")
+    faulthandler.enable(file=file, all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
+
+
+def _set_environment(order: Order, rank: int) -> None:
+    os.environ.update(rendezvous.environment(rank, order.spec.size, order.port, os.environ))
+    if order.spec.device != "cuda":
+        # A rank that only computes on the CPU must not take memory of a GPU, nor be counted there.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _make_tmp_path(config: pytest.Config, directory: Path, rank: int) -> Path:
+    own = directory / f"rank{rank}"
+    own.mkdir()
+    _compat.redirect_tmp_path_factory(config, directory / f"rank{rank}-factory")
+    return own
+
+
+def _seed_and_limit(threads: int) -> None:
+    """Start every rank from the same random state, however its process was started."""
+    import torch
+
+    random.seed(SEED)
+    torch.manual_seed(SEED)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(SEED)
+    torch.set_num_threads(threads)
+
+
+def _record_collectives(path: Path) -> None:
+    from pytest_shardcheck.instruments import c10d_tap
+
+    c10d_tap.install()
+    c10d_tap.listen(_RingListener(Ring(path)))
+
+
+class _RingListener:
+    """Writes every call that reaches a process group into the ring."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+
+    def issued(self, operator: str, group: str) -> int:
+        from pytest_shardcheck.instruments import c10d_tap
+
+        name = c10d_tap.CANONICAL.get(operator, operator)
+        return self._ring.issued(name, group, time.monotonic_ns())
+
+    def returned(self, token: int) -> None:
+        self._ring.returned(token)
+
+
+class _Reporter:
+    """Streams the item's reports, warnings and readings to the session."""
+
+    def __init__(self, config: pytest.Config, context: RankContext) -> None:
+        self._config = config
+        self._context = context
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.stash.get(TRACKED, False):
+            from pytest_shardcheck.instruments.meter import Meter
+
+            self._context.meter = Meter(self._context.rank, self._context.device)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        # The region ends before any other plugin's wrapper allocates or communicates again.
+        result = yield
+        if self._context.meter is not None:
+            self._context.meter.close()
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        config = self._config
+        message: Message = {
+            "kind": "subtest" if _compat.is_subtest_report(report) else "report",
+            "when": report.when,
+            "time_ns": time.monotonic_ns(),
+            "report": config.hook.pytest_report_to_serializable(config=config, report=report),
+        }
+        meter = self._context.meter
+        if report.when == "call" and meter is not None:
+            message["readings"] = [reading.to_json() for reading in meter.readings]
+        self._context.channel.send(message)
+
+    @pytest.hookimpl
+    def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:
+        category = warning_message.category
+        self._context.channel.send(
+            {
+                "kind": "warning",
+                "when": when,
+                "text": str(warning_message.message),
+                "category": [category.__module__, category.__qualname__],
+                "filename": warning_message.filename,
+                "lineno": warning_message.lineno,
+            }
+        )

@@ -1,0 +1,119 @@
+"""What the session can find out about a rank that does not answer. Runs in the session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_shardcheck.worlds import clock
+from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, ring_path, stack_path
+from pytest_shardcheck.worlds.ring import Event, read
+
+# A rank that is stopped (SIGSTOP) or in an uninterruptible call never writes its stack.
+_STACK_TIMEOUT_S = 2.0
+
+
+def cpu_time_ns(pid: int) -> int | None:
+    """Return how long the main thread of a process has run; None where that can't be known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return None
+
+
+def is_waiting(pid: int) -> bool:
+    """Tell whether the main thread of a process sleeps; a runnable one only lacks a core."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "SD"
+    return False
+
+
+def dump_stacks(directory: Path, pids: Mapping[int, int]) -> dict[int, str]:
+    """Have the ranks (rank to process id) write their Python stacks; return those that did.
+
+    Waits for the evidence, not for a time: until each file has its last line and grows no more.
+    """
+    before = {rank: _size(stack_path(directory, rank)) for rank in pids}
+    for pid in pids.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, DUMP_SIGNAL)
+    deadline = clock.now() + _STACK_TIMEOUT_S
+    last: dict[int, int] = {}
+    while clock.now() < deadline:
+        sizes = {rank: _size(stack_path(directory, rank)) for rank in pids}
+        if sizes == last and all(sizes[rank] > before[rank] for rank in pids):
+            break
+        last = sizes
+        time.sleep(0.02)
+    return {rank: text for rank in pids if (text := stack_text(directory, rank))}
+
+
+def stack_text(directory: Path, rank: int) -> str:
+    """Return what faulthandler wrote for a rank, without the frames of pytest and of ours."""
+    with contextlib.suppress(OSError):
+        return _user_frames(stack_path(directory, rank).read_text(errors="replace"))
+    return ""
+
+
+def last_collectives(directory: Path, size: int) -> list[str]:
+    """Return lines that put the ranks' last collectives side by side; none where none was issued."""
+    events = {rank: read(ring_path(directory, rank)) for rank in range(size)}
+    if not any(events.values()):
+        return []
+    lines = ["Last collectives:"]
+    for rank, its in events.items():
+        lines.append(f"  rank {rank}: {', '.join(map(_name, its[-4:])) or 'none'}")
+    return lines + _who_is_behind(events)
+
+
+def last_event(directory: Path, rank: int) -> str:
+    """Return the last collective of a rank in words."""
+    events = read(ring_path(directory, rank))
+    return f"Its last collective was {_name(events[-1])}." if events else "It issued no collective."
+
+
+def _who_is_behind(events: Mapping[int, Sequence[Event]]) -> list[str]:
+    """Compare how far each rank came in each group: the one that is behind keeps the others."""
+    lines = []
+    groups = sorted({event.group for its in events.values() for event in its})
+    for group in groups:
+        ahead = {
+            rank: event
+            for rank, its in events.items()
+            if (event := next((e for e in reversed(its) if e.group == group), None)) is not None
+        }
+        # Ranks that never used the group may not belong to it: only a world-wide one counts them.
+        if group == "default_pg":
+            numbers = {rank: ahead[rank].number if rank in ahead else 0 for rank in events}
+        else:
+            numbers = {rank: event.number for rank, event in ahead.items()}
+        furthest = max(numbers, key=lambda rank: numbers[rank])
+        behind = [rank for rank, number in numbers.items() if number < numbers[furthest]]
+        if behind:
+            gaps = "; ".join(
+                f"rank {rank} is {numbers[furthest] - numbers[rank]} behind" for rank in behind
+            )
+            lines.append(f"  rank {furthest} waits in {_name(ahead[furthest])}; {gaps}.")
+    return lines
+
+
+def _name(event: Event) -> str:
+    group = "" if event.group == "default_pg" else f" of group {event.group}"
+    unfinished = "" if event.returned else " (not returned)"
+    return f"{event.name} #{event.number}{group}{unfinished}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _user_frames(text: str) -> str:
+    """Drop the frames below the test: they are the same in every dump and say nothing."""
+    hidden = ("/_pytest/", "/pluggy/", "/pytest_shardcheck/worlds/", "<frozen runpy>", "<string>")
+    lines = [line for line in text.splitlines() if not any(part in line for part in hidden)]
+    return "\n".join(lines).strip()

@@ -1,0 +1,381 @@
+"""One world as the session sees it: wait for a phase of all ranks, bound it, decide it.
+
+The session, not a collective, decides the outcome: it believes no rank that has not sent its
+completion record and ended cleanly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TextIO
+
+from pytest_shardcheck.vocabulary.errors import HarnessError
+from pytest_shardcheck.vocabulary.ranks import fold_ranks
+from pytest_shardcheck.worlds import clock, watchdog
+from pytest_shardcheck.worlds.channel import Message
+from pytest_shardcheck.worlds.orders import Order
+from pytest_shardcheck.worlds.outcome import (
+    Kind,
+    Outcome,
+    Phase,
+    RankResult,
+    decide,
+    describe_exit,
+    raw_kind,
+)
+from pytest_shardcheck.worlds.processes import Launcher, Processes, kill
+
+PHASES: Final[tuple[Literal["setup", "call", "teardown"], ...]] = ("setup", "call", "teardown")
+
+# After a failure the others have until they are quiet for this long: a rank that waits for a peer
+# sleeps, one that is about to fail the same way runs.
+_QUIET_S: Final = 0.25
+# A rank that keeps computing is stopped all the same: the test has failed already.
+_GRACE_S: Final = 5.0
+# A rank alone in skipping may be early: its peers are stopped only when they do nothing at all.
+_LONE_SKIP_QUIET_S: Final = 2.0
+_EXIT_S: Final = 20.0
+_TICK_S: Final = 0.05
+_MOST_OUTPUT: Final = 1 << 20
+
+
+@dataclass
+class RankState:
+    """What the session knows of one rank."""
+
+    rank: int
+    reports: dict[str, Message] = field(default_factory=dict)
+    subtests: list[Message] = field(default_factory=list)
+    readings: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[Message] = field(default_factory=list)
+    capture_fds: list[int] = field(default_factory=list)
+    output: bytearray = field(default_factory=bytearray)
+    complete: bool = False
+    stop: Message | None = None
+    exit: int | None = None
+    exit_ns: int = 0
+    stopped: bool = False
+    hung_in: Phase | None = None
+    stack: str = ""
+    last: str = ""
+    gathering: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        """Return the phase that the rank is in."""
+        for when in PHASES:
+            if when not in self.reports and not (when == "call" and self._without_call):
+                return when
+        return "exit"
+
+    @property
+    def _without_call(self) -> bool:
+        setup = self.reports.get("setup")
+        return setup is not None and setup["report"]["outcome"] != "passed"
+
+    def settled(self, when: str) -> bool:
+        """Tell whether nothing more is to come from this rank for a phase."""
+        if when in self.reports or self.exit is not None:
+            return True
+        if when == "exit":
+            return False
+        return self.complete or (when == "call" and self._without_call)
+
+    def result(self, when: Phase) -> RankResult:
+        """Return what this rank's state means for a phase."""
+        if self.hung_in is not None:
+            return self._without_report("hung", self.hung_in, self.exit_ns)
+        report = self.reports.get(when)
+        if report is None and self.exit is not None and not (self.complete and self.exit == 0):
+            # A rank that failed and was then stopped in a later phase has said what it had to.
+            if earlier := self._earlier_trouble():
+                return self._with_report(earlier)
+            return self._without_report(
+                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
+            )
+        if report is None:
+            return RankResult(rank=self.rank, kind="unreached", phase=when)
+        return self._with_report(report)
+
+    def _earlier_trouble(self) -> Message | None:
+        troubled = (m for m in self.reports.values() if raw_kind(m["report"]) != "passed")
+        return next(troubled, None)
+
+    def _with_report(self, message: Message) -> RankResult:
+        return RankResult(
+            rank=self.rank,
+            kind=raw_kind(message["report"]),
+            phase=message["when"],
+            time_ns=message["time_ns"],
+            report=message["report"],
+            subtests=[m["report"] for m in self.subtests if m["report"]["outcome"] == "failed"],
+        )
+
+    def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
+        how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
+        detail = "\n".join(filter(None, [f"In its {phase} {how}." if how else "", self.last]))
+        return RankResult(
+            rank=self.rank,
+            kind=kind,
+            phase=phase,
+            time_ns=time_ns,
+            detail="\n".join(filter(None, [detail, self.stack])),
+        )
+
+
+class World:
+    """The ranks that run one test, from their start to their burial."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        processes: Processes,
+        order: Order,
+        timeout_s: float,
+        live_output: TextIO | None = None,
+    ) -> None:
+        """Watch the started ``processes``; lines of ``live_output`` are written as they come."""
+        self.order = order
+        self.states = [RankState(rank) for rank in range(order.spec.size)]
+        self.collectives: list[str] = []
+        self.notes: list[str] = []
+        self._launcher = launcher
+        self._processes = processes
+        self._timeout_s = timeout_s
+        self._live_output = live_output
+        self._gathers: dict[int, dict[int, Any]] = {}
+        # The pipes that some process of the world still holds open.
+        self._open_outputs = dict(enumerate(processes.outputs))
+        self._closed = False
+
+    @property
+    def directory(self) -> Path:
+        """Return the folder of this world that is ours."""
+        return Path(self.order.directory)
+
+    def wait_for(self, when: Literal["setup", "call", "teardown"]) -> Outcome:
+        """Wait until every rank is through with a phase; stop the world when one is in trouble."""
+        self._wait(when, self._timeout_s)
+        return self.outcome(when)
+
+    def finish(self) -> Outcome:
+        """Let the ranks leave, and wait until they are gone."""
+        self._wait_until_complete()
+        for state, channel in zip(self.states, self._processes.channels, strict=True):
+            if state.complete and state.exit is None:
+                with contextlib.suppress(OSError):
+                    channel.send({"kind": "leave"})
+        self._wait("exit", min(self._timeout_s, _EXIT_S))
+        return self.outcome("exit")
+
+    def outcome(self, when: Phase) -> Outcome:
+        """Return the outcome of a phase as it is known now."""
+        if self._processes.refused:
+            raise HarnessError(self._processes.refused)
+        return decide([state.result(when) for state in self.states])
+
+    def close(self) -> None:
+        """Kill what is left and free everything; harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            kill(self._processes)
+            self._launcher.bury(self._processes, _EXIT_S)
+        finally:
+            self._drain_outputs()
+            for channel in self._processes.channels:
+                channel.close()
+            for fd in self._processes.outputs:
+                os.close(fd)
+            for state in self.states:
+                for fd in state.capture_fds:
+                    os.close(fd)
+
+    def take_lost_output(self, state: RankState) -> list[tuple[str, str]]:
+        """Return, once, what a dead rank had captured but not reported, and what was not captured."""
+        texts = []
+        for name, fd in zip(("stdout", "stderr"), state.capture_fds, strict=False):
+            texts.append((name, os.pread(fd, _MOST_OUTPUT, 0).decode(errors="replace")))
+            os.close(fd)
+        state.capture_fds.clear()
+        texts.append(("output", state.output.decode(errors="replace")))
+        state.output.clear()
+        return [(name, text) for name, text in texts if text.strip()]
+
+    # Waiting
+
+    def _wait(self, when: Phase, timeout_s: float) -> None:
+        deadline = clock.now() + timeout_s
+        grace = _Grace(self._processes.pids)
+        while True:
+            outstanding = [state for state in self.states if not state.settled(when)]
+            if not outstanding or self._processes.refused:
+                break
+            patience_s = self._patience_s(outstanding)
+            if patience_s is not None and grace.is_over(outstanding, patience_s):
+                self.stop(outstanding)
+                break
+            if clock.now() >= deadline:
+                self._time_out(when, outstanding, timeout_s)
+                break
+            pause = deadline - clock.now() if patience_s is None else _TICK_S
+            self._pump(min(pause, 1.0))
+        self._note_the_dead()
+
+    def _patience_s(self, outstanding: list[RankState]) -> float | None:
+        """Return how long the others may be quiet before they are stopped; None: no reason to."""
+        kinds = {self._trouble(state) for state in self.states if state not in outstanding}
+        if kinds & {"failed", "dead", "xfailed"} or any(state.stop for state in self.states):
+            return _QUIET_S
+        if all(state.gathering for state in outstanding):
+            missing = [state.rank for state in self.states if not state.gathering]
+            note = f"{fold_ranks(missing)} ended without the shardcheck.gather() that the others wait in"
+            if missing and note not in self.notes:
+                self.notes.append(note)
+            return _QUIET_S
+        return _LONE_SKIP_QUIET_S if "skipped" in kinds else None
+
+    def _trouble(self, state: RankState) -> Kind:
+        if state.exit is not None and not state.complete:
+            return "dead"
+        kinds = [raw_kind(message["report"]) for message in state.reports.values()]
+        return next((kind for kind in kinds if kind != "passed"), "passed")
+
+    def _wait_until_complete(self) -> None:
+        deadline = clock.now() + min(self._timeout_s, _EXIT_S)
+        while waiting := [s for s in self.states if not s.complete and s.exit is None]:
+            if clock.now() >= deadline:
+                self._time_out("exit", waiting, min(self._timeout_s, _EXIT_S))
+                return
+            self._pump(_TICK_S)
+
+    def _pump(self, timeout_s: float) -> None:
+        """Take in whatever has arrived, waiting at most ``timeout_s`` for the first of it."""
+        channels = self._processes.channels
+        waiting: list[Any] = [channel for channel in channels if not channel.closed]
+        quiet_ends = len(waiting) < len(channels)
+        waiting += self._open_outputs.values()
+        waiting += self._launcher.wait_fds(self._processes)
+        # A closed channel has no more news; its rank's end may come without waking anyone.
+        select.select(waiting, [], [], min(timeout_s, 0.01) if quiet_ends else timeout_s)
+        for state, channel in zip(self.states, channels, strict=True):
+            for message in channel.receive_ready():
+                self._take(state, message)
+            state.capture_fds += channel.take_fds()
+        self._drain_outputs()
+        known = len(self._processes.exits)
+        self._launcher.update(self._processes)
+        if len(self._processes.exits) > known:
+            self._take_exits()
+
+    def _take_exits(self) -> None:
+        for rank, status in self._processes.exits.items():
+            state = self.states[rank]
+            if state.exit is None:
+                # Its last messages may have arrived after they were last looked for.
+                for message in self._processes.channels[rank].receive_ready():
+                    self._take(state, message)
+                state.exit = status
+                state.exit_ns = clock.now_ns()
+
+    def _take(self, state: RankState, message: Message) -> None:
+        kind = message["kind"]
+        if kind == "report":
+            state.reports[message["when"]] = message
+            state.readings += message.get("readings", [])
+        elif kind == "complete":
+            state.complete = True
+            state.stop = message["stop"]
+        elif kind == "gather":
+            self._gather(state, message)
+        elif kind == "refused":
+            self._processes.refused = message["why"]
+        elif kind in ("subtest", "warning"):
+            getattr(state, f"{kind}s").append(message)
+        elif kind != "hello":
+            raise HarnessError(f"rank {state.rank} sent a message of unknown kind {kind!r}")
+
+    def _gather(self, state: RankState, message: Message) -> None:
+        number = message["number"]
+        values = self._gathers.setdefault(number, {})
+        values[state.rank] = message["value"]
+        state.gathering = number
+        if len(values) < len(self.states):
+            return
+        ordered = [values[rank] for rank in range(len(self.states))]
+        for other, channel in zip(self.states, self._processes.channels, strict=True):
+            other.gathering = 0
+            channel.send({"kind": "gathered", "values": ordered})
+        del self._gathers[number]
+
+    # Ending
+
+    def stop(self, states: Iterable[RankState]) -> None:
+        """Kill the world; the ranks that had not settled are marked as stopped by us."""
+        for state in states:
+            state.stopped = state.hung_in is None
+        kill(self._processes)
+        deadline = clock.now() + _EXIT_S
+        while any(state.exit is None for state in self.states) and clock.now() < deadline:
+            self._pump(_TICK_S)
+
+    def _time_out(self, when: Phase, outstanding: list[RankState], timeout_s: float) -> None:
+        pids = {state.rank: self._processes.pids[state.rank] for state in outstanding}
+        stacks = watchdog.dump_stacks(self.directory, pids)
+        for state in outstanding:
+            state.hung_in = when
+            state.stack = stacks.get(state.rank, "")
+            seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
+            state.last = f"It was still in {state.phase} after {timeout_s:g} s.{seen}"
+        self.collectives = watchdog.last_collectives(self.directory, len(self.states))
+        self.stop(outstanding)
+
+    def _note_the_dead(self) -> None:
+        for state in self.states:
+            if state.exit is not None and not (state.complete or state.last or state.stopped):
+                state.last = watchdog.last_event(self.directory, state.rank)
+                state.stack = state.stack or watchdog.stack_text(self.directory, state.rank)
+
+    def _drain_outputs(self) -> None:
+        for rank, fd in list(self._open_outputs.items()):
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(fd, 1 << 16):
+                    self._take_output(self.states[rank], data)
+                del self._open_outputs[rank]
+
+    def _take_output(self, state: RankState, data: bytes) -> None:
+        if self._live_output is None:
+            state.output += data[: _MOST_OUTPUT - len(state.output)]
+            return
+        *lines, rest = (bytes(state.output) + data).split(b"\n")
+        state.output[:] = rest
+        for line in lines:
+            self._live_output.write(f"[rank {state.rank}] {line.decode(errors='replace')}\n")
+        self._live_output.flush()
+
+
+class _Grace:
+    """How long the outstanding ranks have been quiet since a failure was known."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = pids
+        self._began: float | None = None
+        self._quiet_since = 0.0
+        self._cpu: dict[int, int | None] = {}
+
+    def is_over(self, outstanding: list[RankState], quiet_s: float) -> bool:
+        now = clock.now()
+        if self._began is None:
+            self._began = self._quiet_since = now
+        pids = [self._pids[state.rank] for state in outstanding]
+        cpu = {pid: watchdog.cpu_time_ns(pid) for pid in pids}
+        if cpu != self._cpu or not all(watchdog.is_waiting(pid) for pid in pids):
+            self._quiet_since, self._cpu = now, cpu
+        capped = quiet_s == _QUIET_S and now - self._began > _GRACE_S
+        return capped or now - self._quiet_since > quiet_s
