@@ -94,10 +94,9 @@ def empty_exception_queues(config: pytest.Config) -> None:
     from _pytest.threadexception import thread_exceptions
     from _pytest.unraisableexception import unraisable_exceptions
 
-    for key in (thread_exceptions, unraisable_exceptions):
-        queue: Any = config.stash.get(key, None)  # type: ignore[arg-type]
-        if queue is not None:
-            queue.clear()
+    keys: tuple[Any, ...] = (thread_exceptions, unraisable_exceptions)
+    for key in keys:
+        config.stash[key].clear()
 
 
 def run_ordinary_protocol(item: pytest.Item) -> None:
@@ -124,6 +123,17 @@ def is_subtest_report(report: pytest.TestReport) -> bool:
 
 class WorldTestCaseFunction(TestCaseFunction):
     """A ``unittest`` method under an id of its own: pytest can't parametrize those."""
+
+    @classmethod
+    def of(cls, item: TestCaseFunction, suffix: str) -> WorldTestCaseFunction:
+        """Return a copy of ``item`` that is called ``name[suffix]``."""
+        clone = cls.from_parent(
+            item.parent, name=f"{item.name}[{suffix}]", originalname=item.originalname
+        )
+        if not clone.nodeid.endswith("]"):
+            # Since 9.2 a function's id comes from its callspec, which a method can't have.
+            clone._id = clone._id.with_params(suffix)
+        return clone
 
     def _getinstance(self) -> Any:
         assert isinstance(self.parent, UnitTestCase)
@@ -155,7 +165,7 @@ def chain_of(
 
 
 def interpreter_flags() -> list[str]:
-    """Return the flags this interpreter was started with (-O, -W, -X ...), as multiprocessing does."""
+    """Return the flags of this interpreter (-O, -W, -X ...), as multiprocessing hands them on."""
     import subprocess
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

@@ -91,11 +91,17 @@ def _judged_readings(
     expectation: Expectation, ranks: Sequence[int], readings: Readings, *, nested: bool
 ) -> _Judged:
     name = expectation.narrowing.region
+    found = [
+        (rank, reading)
+        for rank in ranks
+        for reading in readings.get(rank, ())
+        if reading.region == name or (name is None and (nested or reading.outermost))
+    ]
+    # Where one rank opened a region and another none, the region is what the test is about.
+    opened = [(rank, reading) for rank, reading in found if not reading.implicit]
     judged: _Judged = {}
-    for rank in ranks:
-        for reading in readings.get(rank, ()):
-            if reading.region == name or (name is None and (nested or reading.outermost)):
-                judged.setdefault((reading.region, reading.occurrence), {})[rank] = reading
+    for rank, reading in opened or found:
+        judged.setdefault((reading.region, reading.occurrence), {})[rank] = reading
     return judged
 
 

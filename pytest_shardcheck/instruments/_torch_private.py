@@ -29,7 +29,7 @@ _FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
 
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Return what identifies a living storage: `data_ptr` is 0 on meta and fake ones."""
-    return int(storage._cdata)  # noqa: SLF001
+    return int(storage._cdata)
 
 
 def inner_tensors(tensor: Tensor) -> list[Tensor] | None:
@@ -50,7 +50,7 @@ def inner_tensors(tensor: Tensor) -> list[Tensor] | None:
 def _has_no_storage(tensor: Tensor) -> bool:
     """Tell a wrapper without `__tensor_flatten__`, by the storage that raises when read."""
     # Sparse tensors have no storage and are no wrappers; fake ones have bytes without data.
-    fake = isinstance(tensor, torch._subclasses.FakeTensor)  # noqa: SLF001
+    fake = isinstance(tensor, torch._subclasses.FakeTensor)
     if fake or tensor.layout != torch.strided:
         return False
     try:
@@ -62,7 +62,7 @@ def _has_no_storage(tensor: Tensor) -> bool:
 
 def sparse_coo_tensors(tensor: Tensor) -> list[Tensor]:
     """Return indices and values; `indices()` refuses the uncoalesced gradients of embeddings."""
-    return [tensor._indices(), tensor._values()]  # noqa: SLF001
+    return [tensor._indices(), tensor._values()]
 
 
 def hidden_params(module: nn.Module) -> Iterator[Tensor]:
@@ -103,10 +103,10 @@ def _fsdp2_groups(module: nn.Module) -> list[object]:
     while a module is unsharded. torch before 2.12 has one group, under a name in the singular."""
     if not isinstance(module, FSDPModule):
         return []
-    state = module._get_fsdp_state()  # noqa: SLF001
+    state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
-        groups = [state._fsdp_param_group]  # noqa: SLF001
+        groups = [state._fsdp_param_group]
     return [group for group in groups if group is not None]
 
 

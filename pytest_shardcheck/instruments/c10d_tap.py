@@ -1,10 +1,10 @@
 """See every call that reaches a process group, whoever made it, from below the dispatcher.
 
-A kernel of ours at the ``BackendSelect`` key of every ``c10d`` operator passes the call on and tells
-the listener. DDP's C++ reducer, functional collectives and compiled graphs go through the same
-operators, and the key is included in every thread, under ``no_grad`` and ``inference_mode`` alike. A
-``TorchDispatchMode`` was rejected for this: it makes ``torch.compile`` skip its frames, is per
-thread, and a rank that is not measured must not pay for one.
+A kernel of ours at the ``BackendSelect`` key of every ``c10d`` operator passes the call on and
+tells the listener. DDP's C++ reducer, functional collectives and compiled graphs go through the
+same operators, and the key is included in every thread, under ``no_grad`` and ``inference_mode``
+alike. A ``TorchDispatchMode`` was rejected for this: it makes ``torch.compile`` skip its frames, is
+per thread, and a rank that is not measured must not pay for one.
 
 Limits: what a backend does without the operators (a user's own C++ calls on the backend object) is
 not seen. The cost is one Python call per collective, some microseconds.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import torch
-import torch.distributed  # noqa: F401  (registers the c10d operators)
+import torch.distributed
 
 CANONICAL: Final = {
     "_allgather_base_": "all_gather",
@@ -56,7 +56,7 @@ class Listener(Protocol):
 
 _listener: Listener | None = None
 # The kernels live as long as their library object.
-_library: torch.library.Library | None = None
+_library: Any = None
 
 
 def install() -> None:
@@ -64,7 +64,9 @@ def install() -> None:
     global _library  # noqa: PLW0603
     if _library is not None:
         return
-    _library = torch.library.Library("c10d", "IMPL")  # noqa: TOR901
+    # Both are untyped in torch.
+    library: Any = torch.library
+    _library = library.Library("c10d", "IMPL")
     for name in operators():
         packet = getattr(torch.ops.c10d, name)
         for overload in packet.overloads():

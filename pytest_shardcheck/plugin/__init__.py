@@ -13,8 +13,8 @@ import pytest
 
 from pytest_shardcheck.plugin import collection, cuda
 from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
-from pytest_shardcheck.plugin.summary import Summary, attach
 from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
+from pytest_shardcheck.plugin.summary import Summary, attach
 from pytest_shardcheck.vocabulary.errors import DeadRankError, HarnessError, UsageError
 from pytest_shardcheck.worlds.child import IN_CHILD, NODEID
 
@@ -32,12 +32,9 @@ PHASES: Final = pytest.StashKey["WorldPhases"]()
 _SYS_PATH: Final = tuple(sys.path)
 
 _MARKERS: Final = (
-    "world_size(*sizes, backend=None, device=None, mesh=None, timeout=None): run the test on that "
-    "many real ranks, one test a size",
-    "memory(params, grads, optimizer, buffers, state, tolerance, rank, world_size, region, device): "
-    "the exact bytes that each rank holds at rest",
-    "max_memory(params, grads, optimizer, buffers, state, rank, world_size, region, device): "
-    "ceilings on what each rank holds at rest",
+    "world_size(*sizes, backend, device, mesh, timeout): run on that many real ranks, a test a size",
+    "memory(params, grads, optimizer, buffers, state, ...): exact bytes that each rank holds at rest",
+    "max_memory(params, grads, optimizer, buffers, state, ...): ceilings on them",
     "cuda(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
 )
 

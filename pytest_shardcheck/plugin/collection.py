@@ -85,9 +85,7 @@ def _clones(item: _compat.TestCaseFunction) -> Iterator[pytest.Item]:
     """Give a unittest method one item for each world."""
     specs = worlds_of(item)
     for spec in specs:
-        clone = _compat.WorldTestCaseFunction.from_parent(
-            item.parent, name=f"{item.name}[{spec.id}]", originalname=item.originalname
-        )
+        clone = _compat.WorldTestCaseFunction.of(item, spec.id)
         if spec.device == "cuda":
             clone.add_marker("cuda")
         _attach(clone, spec)
@@ -135,9 +133,7 @@ def _expectations(item: pytest.Item) -> tuple[Expectation, ...]:
         level = levels.setdefault(owner, len(levels))
         if mark.name in MARKERS:
             found.append(
-                parse_expectation(
-                    mark.name, mark.args, mark.kwargs, where=item.nodeid, level=level
-                )
+                parse_expectation(mark.name, mark.args, mark.kwargs, where=item.nodeid, level=level)
             )
     return tuple(found)
 

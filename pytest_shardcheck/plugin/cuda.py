@@ -130,7 +130,9 @@ def _memory(memory: object, where: str) -> int:
     try:
         return parse_size(memory)
     except UsageError as error:
-        raise _error(where, f"memory={memory!r}", f'bytes or a size such as "40 GB" ({error})') from None
+        raise _error(
+            where, f"memory={memory!r}", f'bytes or a size such as "40 GB" ({error})'
+        ) from None
 
 
 def _capability(capability: object, where: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_shardcheck import _compat
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
-from pytest_shardcheck.worlds.outcome import Outcome, RankResult, crash_line
+from pytest_shardcheck.worlds.outcome import Outcome, RankResult, crash_line, in_short
 from pytest_shardcheck.worlds.world import World
 
 _E = TypeVar("_E", bound=BaseException)
@@ -41,7 +41,7 @@ def apply_location(report: pytest.TestReport, call: pytest.CallInfo[None]) -> No
 def summary(outcome: Outcome) -> str:
     """Return the failure in one line."""
     assert outcome.lead is not None
-    return f"{outcome.headline}: {_one_line(outcome.lead)}"
+    return f"{fold_ranks([outcome.lead.rank, *outcome.same])} {_one_line(outcome.lead)}"
 
 
 def plain(item: pytest.Item, text: str) -> Any:
@@ -62,7 +62,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
     tail = _tail(outcome, world)
     path, line, _ = item.location
-    message = f"{fold_ranks([lead.rank, *outcome.same])}: {_reason(lead)}"
+    message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead)}"
     crash = _crash(lead, message) or _compat.file_location(path, (line or 0) + 1, message)
     elements.append((_compat.native_traceback([f"{line}\n" for line in tail]), crash, None))
     return _compat.chain_of(elements)
@@ -70,7 +70,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
 
 def _tail(outcome: Outcome, world: World) -> list[str]:
     assert outcome.lead is not None
-    lines = [f"rank {other.rank}: {_one_line(other)}" for other in outcome.others]
+    lines = [f"rank {other.rank} {_one_line(other)}" for other in outcome.others]
     lines += [f"note: {note}" for note in world.notes]
     lines += world.collectives
     if outcome.lead.kind in _ADVICE:
@@ -79,19 +79,16 @@ def _tail(outcome: Outcome, world: World) -> list[str]:
 
 
 def _one_line(result: RankResult) -> str:
+    """Return what became of a rank, and the first line of why, to follow its name."""
+    what = in_short(result.kind, result.phase)
     if result.report is not None:
-        return f"{result.kind} in {result.phase}: {crash_line(result.report)}"
-    if result.kind == "stopped":
-        return f"stopped by pytest-shardcheck in its {result.phase}"
-    detail = result.detail.splitlines() or [""]
-    return f"{result.kind}: {detail[0]}"
+        return f"{what}: {crash_line(result.report)}"
+    return f"{what}: {result.detail.splitlines()[0]}" if result.detail else what
 
 
 def _reason(result: RankResult) -> str:
     crash = _report_crash(result.report)
-    if crash is not None:
-        return str(crash["message"])
-    return _one_line(result)
+    return f": {crash['message']}" if crash is not None else f" {_one_line(result)}"
 
 
 def _crash(result: RankResult, message: str) -> Any:
@@ -113,10 +110,9 @@ def _restored(item: pytest.Item, result: RankResult) -> list[Any]:
 
 def _restored_chain(item: pytest.Item, data: Mapping[str, Any]) -> list[Any]:
     """Return a rank's own traceback, its chained causes included, as parts of a longer one."""
-    report = item.config.hook.pytest_report_from_serializable(
-        config=item.config, data=dict(data)
-    )
+    report = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(data))
     longrepr = report.longrepr
     if isinstance(longrepr, _compat.ExceptionChainRepr):
         return list(longrepr.chain)
-    return [(_compat.native_traceback([f"{report.longreprtext}\n"]), None, None)]
+    text = report.longreprtext if isinstance(longrepr, str) else crash_line(data)
+    return [(_compat.native_traceback([f"{text}\n"]), None, None)]

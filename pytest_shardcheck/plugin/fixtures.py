@@ -1,4 +1,4 @@
-"""The fixtures of a world test. Their bodies run in ranks only; the session just needs the names."""
+"""The fixtures of a world test: their bodies run in ranks, the session needs their names."""
 
 from __future__ import annotations
 

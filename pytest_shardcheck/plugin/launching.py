@@ -161,7 +161,7 @@ class Launching:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that JSON can carry; the child parses the others from the same arguments."""
+    """Return the values that JSON can carry; the child parses the same arguments for the others."""
     plain = {}
     for name, value in values.items():
         with contextlib.suppress(TypeError, ValueError):

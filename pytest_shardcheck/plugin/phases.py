@@ -65,6 +65,7 @@ class WorldPhases:
         self._in_trouble = False
         with self._world_ends_on_error():
             self._world = self._launching.launch(self._item, self._item.stash[SPEC])
+            self._world.wait_for_start()
             self._conclude("setup", self._world.wait_for("setup"))
 
     def runtest(self) -> None:
@@ -83,13 +84,10 @@ class WorldPhases:
             outcome = world.wait_for("teardown")
             if self._in_trouble:
                 # What was reported already is no second failure; a teardown that failed is.
-                relay.relay(self._item, world, "teardown")
-                if any("teardown" in s.reports for s in world.states) and outcome.lead is not None:
-                    lead = outcome.lead
-                    if lead.phase == "teardown" and lead.kind == "failed":
-                        self._raise("teardown", outcome)
-                self._discard()
-                return
+                outcome = world.outcome_of_reports("teardown")
+                if outcome.kind == "passed":
+                    self._discard()
+                    return
             self._conclude("teardown", outcome)
             self._conclude("exit", world.finish())
             self._discard()
@@ -115,6 +113,7 @@ class WorldPhases:
         world, self._world = self._world, None
         if world is not None:
             self._launching.discard(world)
+            relay.relay_warnings(self._item, world)
 
     def _conclude(self, when: Phase, outcome: Outcome) -> None:
         """Pass on what the ranks printed and warned of, then turn the outcome into pytest's."""
@@ -185,5 +184,3 @@ def names_the_error(item: pytest.Item, error: BaseException) -> bool:
             if isinstance(kind, type) and issubclass(kind, ShardcheckError):
                 return isinstance(error, kind)
     return False
-
-

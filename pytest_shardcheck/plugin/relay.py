@@ -20,7 +20,6 @@ def relay(item: pytest.Item, world: World, when: Phase) -> None:
         _sections(item, world, when)
         _properties(item, world, when)
     _lost_output(item, world)
-    _warnings(item, world)
 
 
 def _sections(item: pytest.Item, world: World, when: Phase) -> None:
@@ -63,8 +62,11 @@ def _properties(item: pytest.Item, world: World, when: Phase) -> None:
             item.user_properties.append((label, value))
 
 
-def _warnings(item: pytest.Item, world: World) -> None:
-    """Re-issue the ranks' warnings in the session's summary, equal ones once with their ranks."""
+def relay_warnings(item: pytest.Item, world: World) -> None:
+    """Re-issue the ranks' warnings in the session's summary, equal ones once with their ranks.
+
+    pytest records them when an item's protocol has ended, so this comes when the world has.
+    """
     ranks_of: dict[tuple[str, ...], list[int]] = {}
     for state in world.states:
         for message in state.warnings:
@@ -78,7 +80,6 @@ def _warnings(item: pytest.Item, world: World) -> None:
             ranks = ranks_of.setdefault(key, [])
             if state.rank not in ranks:
                 ranks.append(state.rank)
-        state.warnings.clear()
     for (text, module, name, filename, line, when), ranks in ranks_of.items():
         category = _category(module, name)
         warning = warnings.WarningMessage(

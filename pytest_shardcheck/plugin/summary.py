@@ -1,4 +1,4 @@
-"""What the session says of its worlds at the end; readings travel on the reports, also under xdist."""
+"""What the session says of its worlds at the end; readings travel on reports, as under xdist."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Summary:
             terminal.write_line(f"shardcheck: {self._worlds} worlds, {self._ranks} ranks")
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
-        lines = table(self._rows, terminal._tw.fullwidth)
+        lines = table(self._rows, terminal.config.get_terminal_writer().fullwidth)
         if lines:
             terminal.section("shardcheck: bytes at rest per rank")
         for line in lines:

@@ -82,7 +82,9 @@ def _shapes(
     axes = _axes(mesh, where)
     if not sizes:
         if any(length == -1 for _, length in axes):
-            raise _error(where, f"mesh={mesh!r}", "an axis of -1 needs a size to be worked out from")
+            raise _error(
+                where, f"mesh={mesh!r}", "an axis of -1 needs a size to be worked out from"
+            )
         sizes = (math.prod(length for _, length in axes),)
     return [(size, _resolve(axes, size, where)) for size in sizes]
 

@@ -14,14 +14,16 @@ import socket
 import struct
 import sys
 import warnings
+from typing import Any
 
 
-def first_message(fd: int) -> dict:
+def first_message(fd: int) -> dict[str, Any]:
     """Read one message of ``worlds.channel`` and leave the socket open."""
     with socket.socket(fileno=fd) as sock:
         try:
             (length,) = struct.unpack("<I", exactly(sock, 4))
-            return json.loads(exactly(sock, length))
+            message: dict[str, Any] = json.loads(exactly(sock, length))
+            return message
         finally:
             sock.detach()
 
@@ -49,7 +51,7 @@ def main() -> None:
         import torch
         import torch.distributed.fsdp
         import torch.distributed.optim
-        import torch.distributed.tensor  # noqa: F401
+        import torch.distributed.tensor
 
     torch.set_num_threads(1)
 

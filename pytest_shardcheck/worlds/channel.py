@@ -20,7 +20,7 @@ from pytest_shardcheck.vocabulary.errors import HarnessError
 Message = dict[str, Any]
 
 _HEADER: Final = struct.Struct("<I")
-# Larger than any report we have seen (a long traceback is 100 kB); garbage in the header is far larger.
+# Larger than any report (a long traceback is 100 kB); garbage in a header is far larger.
 _LARGEST_MESSAGE: Final = 1 << 28
 _FD_SPACE: Final = socket.CMSG_LEN(8 * array.array("i").itemsize)
 
@@ -33,6 +33,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket) -> None:
+        """Take over the connected stream socket ``sock``."""
         self._socket = sock
         self._buffer = bytearray()
         self._fds: list[int] = []
@@ -64,7 +65,7 @@ class Channel:
             self._socket.sendall(frame)
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """Wait for one message; return it with its descriptors, or None once the other side left."""
+        """Wait for one message; return it and its descriptors, None once the other side left."""
         while True:
             message = self._pop()
             if message is not None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -67,7 +67,7 @@ _RESET: Final[Mapping[str, Any]] = {
 
 @dataclass
 class Collected:
-    """What a child found: its items by node id, what failed to collect, what makes forking unsafe."""
+    """What a child found: items by node id, what failed to collect, what makes forking unsafe."""
 
     session: pytest.Session
     items: dict[str, pytest.Item] = field(default_factory=dict)
@@ -76,13 +76,13 @@ class Collected:
 
 
 def main(
-    role: Literal["nursery", "rank"],
+    role: str,
     config: pytest.Config,
     startup: Mapping[str, Any],
     channel_fd: int,
     lifeline_fd: int,
 ) -> NoReturn:
-    """Collect the session's world tests, then serve as ``role`` until the process ends."""
+    """Collect the session's world tests, then serve as ``role`` (nursery, rank) until the end."""
     lifeline.tie_own_group(lifeline_fd)
     for fd in (channel_fd, lifeline_fd):
         os.set_inheritable(fd, False)
@@ -108,7 +108,9 @@ def _become_spawned_rank(collected: Collected, channel: Channel) -> NoReturn:
         channel.send({"kind": "refused", "why": str(error)})
         os._exit(1)
     # Rank 0 answers on MASTER_PORT: there is no process to fork a keeper from.
-    _store = [rendezvous.serve_store(socket.socket(fileno=fd), order.spec.size) for fd in listener_fds]
+    _store = [
+        rendezvous.serve_store(socket.socket(fileno=fd), order.spec.size) for fd in listener_fds
+    ]
     run_rank(item, order, message["rank"], channel, output_fd)
 
 

@@ -25,9 +25,7 @@ class Nursery:
     def __init__(self, startup: Startup, lifeline: Lifeline, log: Path, threads: int) -> None:
         """Start the process; it is ready some seconds later, see ``wait_until_ready``."""
         self._log = log
-        self._process, self._channel = interpreter.start(
-            "nursery", startup, lifeline, log, threads
-        )
+        self._process, self._channel = interpreter.start("nursery", startup, lifeline, log, threads)
         self._worlds: dict[int, Processes] = {}
         self._buried: set[int] = set()
         self._answers: list[dict[str, Any]] = []

@@ -2,8 +2,8 @@
 
 A pipe whose write end only the session holds is open in every process that we start. When the
 session ends, also by SIGKILL, the kernel closes that end and on Linux signals the process groups
-that have asked for it (``O_ASYNC`` with ``F_SETSIG=SIGKILL``): no thread of ours has to run, so that
-a rank that spins in C dies too. ``PR_SET_PDEATHSIG`` was rejected: it fires when the forking
+that have asked for it (``O_ASYNC`` with ``F_SETSIG=SIGKILL``): no thread of ours has to run, so
+that a rank that spins in C dies too. ``PR_SET_PDEATHSIG`` was rejected: it fires when the forking
 *thread* ends. Elsewhere a two-line shell process waits for the same end of file.
 """
 
@@ -25,6 +25,7 @@ class Lifeline:
     """The session's end of the pipe; ``read_fd`` is what children inherit."""
 
     def __init__(self) -> None:
+        """Open the pipe; it ends with the session's process."""
         self.read_fd, self._write_fd = os.pipe()
         # A process that a conftest forked would keep the write end open past the session's death.
         os.register_at_fork(after_in_child=self.close)
@@ -47,7 +48,7 @@ def open_line(read_fd: int) -> int:
 
 
 def aim(line: int, group: int) -> None:
-    """Have the kernel kill the process group ``group`` when the session's end closes. Linux only."""
+    """Have the kernel kill the process group when the session's end closes. Linux only."""
     if sys.platform == "linux":
         fcntl.fcntl(line, fcntl.F_SETOWN, -group)
         fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
@@ -61,14 +62,14 @@ def tie_own_group(read_fd: int) -> None:
     group = os.getpgrp()
     if sys.platform == "linux":
         aim(open_line(read_fd), group)
-        return
-    subprocess.Popen(
-        ["/bin/sh", "-c", _REAPER, "reaper", str(group)],
-        stdin=read_fd,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    else:
+        subprocess.Popen(
+            ["/bin/sh", "-c", _REAPER, "reaper", str(group)],
+            stdin=read_fd,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 def _session_is_gone(line: int) -> bool:

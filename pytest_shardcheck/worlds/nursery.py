@@ -6,6 +6,7 @@ It never blocks in ``waitpid``: a rank that hangs must not keep the next order w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -190,11 +191,8 @@ def _in_child(group: int) -> None:
 
 def _set_group(pid: int, group: int) -> None:
     """Put a child into the world's group from here too: whoever comes first wins."""
-    try:
+    with contextlib.suppress(PermissionError):  # it has put itself there and is gone already
         os.setpgid(pid, group)
-    except PermissionError:
-        # It has already put itself there and executed something, or is gone.
-        pass
 
 
 def _rank_fds(fds: list[int], rank: int) -> tuple[int, int]:

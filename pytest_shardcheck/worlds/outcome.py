@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
 
 Kind = Literal["passed", "skipped", "xfailed", "failed", "dead", "hung", "stopped", "unreached"]
-Phase = Literal["setup", "call", "teardown", "exit"]
+Phase = Literal["start", "setup", "call", "teardown", "exit"]
 
 # When a rank dies its peers' collectives fail at once, and may report it before the death is seen.
 _DEATH_LEADS_BY_NS = 1_000_000_000
@@ -49,26 +49,33 @@ class Outcome:
         """Return the line that leads the failure's report."""
         assert self.lead is not None
         who = fold_ranks([self.lead.rank, *self.same])
-        verb = {
-            "failed": "failed",
-            "dead": "died",
-            "hung": "hung",
-            "skipped": "skipped the test alone",
-        }.get(self.lead.kind, self.lead.kind)
         first = " first" if any(other.kind != "stopped" for other in self.others) else ""
-        return f"{who} of {self.size} {verb}{first} (in {self.lead.phase})"
+        return f"{who} of {self.size} {in_short(self.lead.kind, self.lead.phase)}{first}"
+
+
+def in_short(kind: Kind, phase: Phase) -> str:
+    """Return what became of a rank, to follow its name."""
+    verbs = {
+        "dead": "died in",
+        "hung": "did not end",
+        "skipped": "skipped the test alone in",
+        "stopped": "was stopped by pytest-shardcheck in",
+        "xfailed": "failed as expected in",
+    }
+    return f"{verbs.get(kind, f'{kind} in')} its {phase}"
 
 
 def decide(results: Sequence[RankResult]) -> Outcome:
     """Return the outcome of a phase from the results of all ranks.
 
-    A test passes only when every rank passed. A rank that died or hung is a failure of its own kind,
-    whatever its peers report: it must never read as an expected failure.
+    A test passes only when every rank passed. A rank that died or hung is a failure of its own
+    kind, whatever its peers report: it must never read as an expected failure.
     """
     size = len(results)
     kinds = {result.kind for result in results}
     troubled = sorted(
-        (result for result in results if result.kind not in ("passed", "unreached")), key=_lead_order
+        (result for result in results if result.kind not in ("passed", "unreached")),
+        key=_lead_order,
     )
     if not troubled:
         return Outcome(kind="passed", size=size)
@@ -82,9 +89,10 @@ def decide(results: Sequence[RankResult]) -> Outcome:
 
 
 def _kind(kinds: set[Kind]) -> Kind:
-    for kind in ("hung", "dead", "failed"):
+    worst: tuple[Kind, ...] = ("hung", "dead", "failed")
+    for kind in worst:
         if kind in kinds:
-            return kind  # type: ignore[return-value]  # a literal of the tuple above
+            return kind
     if "xfailed" in kinds:
         return "xfailed"
     if kinds == {"skipped"}:
@@ -142,16 +150,15 @@ def raw_kind(report: Mapping[str, Any]) -> Kind:
 def describe_exit(status: int) -> str:
     """Return how a process ended, and what that usually means."""
     if status >= 0:
-        hint = " before its test was done (os._exit, or C code that calls exit)"
-        return f"it left with exit code {status}{hint}"
+        return f"left with exit code {status} before its test was done (os._exit, or C code's exit)"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
     hints = {
-        "SIGKILL": ": out of memory is likely (see dmesg), unless someone killed it",
-        "SIGSEGV": ": a crash in native code",
-        "SIGABRT": ": native code gave up; its last words are in the captured stderr",
-        "SIGBUS": ": a full /dev/shm or temporary file system is likely",
+        "SIGKILL": "out of memory is likely (see dmesg), unless someone killed it",
+        "SIGSEGV": "a crash in native code",
+        "SIGABRT": "native code gave up; its last words are in the captured stderr",
+        "SIGBUS": "a full /dev/shm or temporary file system is likely",
     }
-    return f"it was killed by {name}{hints.get(name, '')}"
+    return f"killed by {name}" + (f" ({hints[name]})" if name in hints else "")

@@ -1,4 +1,4 @@
-"""The processes of one world as the session sees them: a Protocol with one file per way to start."""
+"""The processes of one world as the session sees them, and the Protocol of ways to start them."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from pytest_shardcheck.worlds.ring import Ring
 if TYPE_CHECKING:
     from pytest_shardcheck.instruments.meter import Meter
 
+
 @dataclass
 class RankContext:
     """What the fixtures of a test need to know of the rank they run in."""

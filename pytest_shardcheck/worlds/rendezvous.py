@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qs, urlparse
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 LOCALHOST = "127.0.0.1"
 
 
 def listen() -> socket.socket:
-    """Return the world's listening socket; the kernel chose its port and nobody else can bind it."""
+    """Return the world's listening socket; nobody else can bind the port that the kernel chose."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind((LOCALHOST, 0))
     listener.listen(128)
@@ -76,7 +76,7 @@ class _FileRendezvous:
         self, url: str, timeout: timedelta | None = None, **_: Any
     ) -> Iterator[tuple[Store, int, int]]:
         """Yield the store, the rank and the world size, as torch's own handlers do."""
-        from torch.distributed import FileStore
+        from torch._C._distributed_c10d import FileStore
 
         query = parse_qs(urlparse(url).query)
         rank = int(query.get("rank", [os.environ["RANK"]])[0])
@@ -92,13 +92,11 @@ class _FileRendezvous:
 
 def serve_store(listener: socket.socket, size: int) -> Store:
     """Return a TCPStore that answers on ``listener`` for as long as it is referenced."""
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     host, port = listener.getsockname()
     fd = listener.detach()
-    return TCPStore(
-        host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=fd
-    )
+    return TCPStore(host, port, size, is_master=True, wait_for_workers=False, master_listen_fd=fd)
 
 
 def keep_store(listener: socket.socket, size: int) -> NoReturn:

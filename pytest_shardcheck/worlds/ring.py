@@ -37,6 +37,7 @@ class Ring:
     """The writing side, in a rank."""
 
     def __init__(self, path: Path) -> None:
+        """Map the file at ``path``, made where it is missing."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.ftruncate(fd, _SIZE)

@@ -58,7 +58,7 @@ def stack_text(directory: Path, rank: int) -> str:
 
 
 def last_collectives(directory: Path, size: int) -> list[str]:
-    """Return lines that put the ranks' last collectives side by side; none where none was issued."""
+    """Return the ranks' last collectives side by side; nothing where none was issued."""
     events = {rank: read(ring_path(directory, rank)) for rank in range(size)}
     if not any(events.values()):
         return []
@@ -114,6 +114,14 @@ def _size(path: Path) -> int:
 
 def _user_frames(text: str) -> str:
     """Drop the frames below the test: they are the same in every dump and say nothing."""
-    hidden = ("/_pytest/", "/pluggy/", "/pytest_shardcheck/worlds/", "<frozen runpy>", "<string>")
+    hidden = (
+        "/_pytest/",
+        "/pluggy/",
+        "/pytest_shardcheck/_compat",
+        "/pytest_shardcheck/worlds/",
+        "<frozen runpy>",
+        'File "<string>"',
+        "Extension modules:",
+    )
     lines = [line for line in text.splitlines() if not any(part in line for part in hidden)]
     return "\n".join(lines).strip()

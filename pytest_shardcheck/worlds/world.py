@@ -40,6 +40,7 @@ _GRACE_S: Final = 5.0
 # A rank alone in skipping may be early: its peers are stopped only when they do nothing at all.
 _LONE_SKIP_QUIET_S: Final = 2.0
 _EXIT_S: Final = 20.0
+_START_S: Final = 300.0
 _TICK_S: Final = 0.05
 _MOST_OUTPUT: Final = 1 << 20
 
@@ -55,6 +56,7 @@ class RankState:
     warnings: list[Message] = field(default_factory=list)
     capture_fds: list[int] = field(default_factory=list)
     output: bytearray = field(default_factory=bytearray)
+    started: bool = False
     complete: bool = False
     stop: Message | None = None
     exit: int | None = None
@@ -68,6 +70,8 @@ class RankState:
     @property
     def phase(self) -> Phase:
         """Return the phase that the rank is in."""
+        if not self.started:
+            return "start"
         for when in PHASES:
             if when not in self.reports and not (when == "call" and self._without_call):
                 return when
@@ -102,23 +106,41 @@ class RankState:
             return RankResult(rank=self.rank, kind="unreached", phase=when)
         return self._with_report(report)
 
+    def result_since(self, when: Phase) -> RankResult:
+        """Return this rank's first trouble from a phase on: ranks run ahead of each other."""
+        for phase in PHASES[PHASES.index(when) if when in PHASES else len(PHASES) :]:
+            message = self.reports.get(phase)
+            if message is not None and self._with_report(message).kind != "passed":
+                return self._with_report(message)
+        if self.hung_in is None and self.exit is not None and not self.complete:
+            return self._without_report(
+                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
+            )
+        return self.result(when)
+
     def _earlier_trouble(self) -> Message | None:
         troubled = (m for m in self.reports.values() if raw_kind(m["report"]) != "passed")
         return next(troubled, None)
 
     def _with_report(self, message: Message) -> RankResult:
+        failed = [m["report"] for m in self.subtests if m["report"]["outcome"] == "failed"]
+        kind, report = raw_kind(message["report"]), message["report"]
+        if kind == "passed" and message["when"] == "call" and failed:
+            # In an ordinary session it is the terminal that turns this into a failure.
+            text = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
+            kind, report = "failed", {**report, "outcome": "failed", "longrepr": text}
         return RankResult(
             rank=self.rank,
-            kind=raw_kind(message["report"]),
+            kind=kind,
             phase=message["when"],
             time_ns=message["time_ns"],
-            report=message["report"],
-            subtests=[m["report"] for m in self.subtests if m["report"]["outcome"] == "failed"],
+            report=report,
+            subtests=failed if message["when"] == "call" else (),
         )
 
     def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
         how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
-        detail = "\n".join(filter(None, [f"In its {phase} {how}." if how else "", self.last]))
+        detail = "\n".join(filter(None, [how, self.last]))
         return RankResult(
             rank=self.rank,
             kind=kind,
@@ -158,6 +180,20 @@ class World:
         """Return the folder of this world that is ours."""
         return Path(self.order.directory)
 
+    def wait_for_start(self) -> None:
+        """Wait until every rank has begun: a spawned one imports torch and collects first.
+
+        What a test may take is counted from here.
+        """
+        deadline = clock.now() + max(_START_S, self._timeout_s)
+        while any(not s.started and s.exit is None for s in self.states):
+            if self._processes.refused:
+                return
+            if clock.now() >= deadline:
+                self._time_out("start", [s for s in self.states if not s.started], _START_S)
+                return
+            self._pump(_TICK_S)
+
     def wait_for(self, when: Literal["setup", "call", "teardown"]) -> Outcome:
         """Wait until every rank is through with a phase; stop the world when one is in trouble."""
         self._wait(when, self._timeout_s)
@@ -177,7 +213,14 @@ class World:
         """Return the outcome of a phase as it is known now."""
         if self._processes.refused:
             raise HarnessError(self._processes.refused)
-        return decide([state.result(when) for state in self.states])
+        outcome = decide([state.result(when) for state in self.states])
+        if outcome.kind == "passed":
+            return outcome
+        return decide([state.result_since(when) for state in self.states])
+
+    def outcome_of_reports(self, when: Phase) -> Outcome:
+        """Return the outcome of the ranks that reported a phase; the others had their trouble."""
+        return decide([s.result(when) for s in self.states if when in s.reports])
 
     def close(self) -> None:
         """Kill what is left and free everything; harmless when repeated."""
@@ -198,7 +241,7 @@ class World:
                     os.close(fd)
 
     def take_lost_output(self, state: RankState) -> list[tuple[str, str]]:
-        """Return, once, what a dead rank had captured but not reported, and what was not captured."""
+        """Return, once, what a dead rank had printed and not reported."""
         texts = []
         for name, fd in zip(("stdout", "stderr"), state.capture_fds, strict=False):
             texts.append((name, os.pread(fd, _MOST_OUTPUT, 0).decode(errors="replace")))
@@ -235,7 +278,7 @@ class World:
             return _QUIET_S
         if all(state.gathering for state in outstanding):
             missing = [state.rank for state in self.states if not state.gathering]
-            note = f"{fold_ranks(missing)} ended without the shardcheck.gather() that the others wait in"
+            note = f"{fold_ranks(missing)} never called the shardcheck.gather() that others wait in"
             if missing and note not in self.notes:
                 self.notes.append(note)
             return _QUIET_S
@@ -298,7 +341,9 @@ class World:
             self._processes.refused = message["why"]
         elif kind in ("subtest", "warning"):
             getattr(state, f"{kind}s").append(message)
-        elif kind != "hello":
+        elif kind == "hello":
+            state.started = True
+        else:
             raise HarnessError(f"rank {state.rank} sent a message of unknown kind {kind!r}")
 
     def _gather(self, state: RankState, message: Message) -> None:
@@ -332,7 +377,7 @@ class World:
             state.hung_in = when
             state.stack = stacks.get(state.rank, "")
             seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
-            state.last = f"It was still in {state.phase} after {timeout_s:g} s.{seen}"
+            state.last = f"still running after {timeout_s:g} s.{seen}"
         self.collectives = watchdog.last_collectives(self.directory, len(self.states))
         self.stop(outstanding)
 

@@ -220,6 +220,13 @@ def test_a_rank_without_the_region_fails(region: str | None) -> None:
     )
 
 
+def test_a_rank_that_opened_no_region_where_another_did_fails_once() -> None:
+    readings = {0: [read(0, "test", implicit=True)], 1: [read(1)]}
+    verdict = one(max_memory(state=408), readings)
+    assert (verdict.kind, verdict.region) == ("unmeasured", "step")
+    assert verdict.detail.startswith("rank 0 recorded no region 'step' #0, which rank 1 did")
+
+
 def test_a_rank_without_any_reading_fails() -> None:
     verdict = one(max_memory(state=408), {0: [read(0)]})
     assert verdict.kind == "unmeasured"

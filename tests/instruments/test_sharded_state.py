@@ -123,6 +123,12 @@ def test_fsdp1_keeps_whole_gradients_without_sync(join, use_orig_params):
     with model.no_sync():
         model(torch.randn(2, 8)).sum().backward()
     assert cpu_state(model).grads == 256
+    model.zero_grad()
+    model(torch.randn(2, 8)).sum().backward()
+    assert cpu_state(model).grads == 64
+    with model.no_sync():
+        model(torch.randn(2, 8)).sum().backward()
+    assert cpu_state(model).grads == 64 + 256  # the shard is kept beside the whole ones
 
 
 def test_fsdp1_frees_its_low_precision_shard(join):

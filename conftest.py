@@ -1,0 +1,3 @@
+"""Enable pytest's own fixture for tests of plugins."""
+
+pytest_plugins = ["pytester"]
