@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_shardcheck.expectations.memory import MEMORY
@@ -35,9 +35,9 @@ class Expectation:
 
     marker: str
     values: Mapping[str, Value]
-    narrowing: Narrowing = field(default_factory=Narrowing)
-    tolerance: Tolerance = 0
-    level: int = 0
+    narrowing: Narrowing
+    tolerance: Tolerance
+    level: int
     where: str
 
     @property

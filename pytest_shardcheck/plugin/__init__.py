@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["device_mesh", "process_group", "shardcheck", "world"]
 
 SETTINGS: Final = pytest.StashKey[Settings]()
-LAUNCHING: Final = pytest.StashKey["Launching"]()
-PHASES: Final = pytest.StashKey["WorldPhases"]()
+LAUNCHING: Final[pytest.StashKey[Launching]] = pytest.StashKey()
+PHASES: Final[pytest.StashKey[WorldPhases]] = pytest.StashKey()
 
 # As it is when pytest loads its plugins: before conftests and test modules add their folders.
 _SYS_PATH: Final = tuple(sys.path)
 
 _MARKERS: Final = (
-    "world_size(*sizes, backend, device, mesh, timeout): run on that many real ranks, a test a size",
-    "memory(params, grads, optimizer, buffers, state, ...): exact bytes that each rank holds at rest",
+    "world_size(*sizes, backend, device, mesh, timeout): run on that many ranks, one test a size",
+    "memory(params, grads, optimizer, buffers, state, ...): exact bytes each rank holds at rest",
     "max_memory(params, grads, optimizer, buffers, state, ...): ceilings on them",
     "cuda(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ from pytest_shardcheck.worlds.rank import TRACKED
 SPEC: Final = pytest.StashKey[WorldSpec]()
 EXPECTATIONS: Final = pytest.StashKey[tuple[Expectation, ...]]()
 
+# A node id in the arguments makes its item pass through the session's collector once more.
+_PREPARED: Final = pytest.StashKey[bool]()
 _PARAMETER: Final = "_shardcheck_world"
 
 
@@ -64,15 +67,31 @@ def prepare(
         except UsageError as error:
             if str(error) not in problems:
                 problems.append(str(error))
+    problems += _duplicates(prepared)
     if problems:
         raise UsageError("\n".join(problems))
     return prepared
 
 
+def _duplicates(nodes: list[pytest.Item | pytest.Collector]) -> list[str]:
+    """Name the ids that a world test shares with another: one of the two could never be chosen."""
+    worlds = {node.nodeid for node in nodes if SPEC in node.stash}
+    counts = Counter(node.nodeid for node in nodes)
+    return [
+        f"{nodeid}: {counts[nodeid]} tests have this id; rename the one that is made from no world"
+        for nodeid in sorted(worlds)
+        if counts[nodeid] > 1
+    ]
+
+
 def _prepared(
     item: pytest.Item | pytest.Collector, default_sizes: tuple[int, ...]
 ) -> Iterator[pytest.Item | pytest.Collector]:
-    if not isinstance(item, pytest.Item) or launches_its_own_ranks(item):
+    if (
+        not isinstance(item, pytest.Item)
+        or launches_its_own_ranks(item)
+        or item.stash.get(_PREPARED, False)
+    ):
         yield item
     elif isinstance(item, _compat.TestCaseFunction):
         yield from _clones(item)
@@ -98,18 +117,24 @@ def _clones(item: _compat.TestCaseFunction) -> Iterator[pytest.Item]:
 def _spec(item: pytest.Item) -> WorldSpec | None:
     callspec = getattr(item, "callspec", None)
     spec: WorldSpec | None = callspec.params.get(_PARAMETER) if callspec is not None else None
-    if spec is not None or not closest_level(item, "world_size"):
+    if spec is None and not closest_level(item, "world_size"):
+        return None
+    # What pytest.param(..., marks=...) or a hook adds comes too late to make several tests.
+    specs = worlds_of(item)
+    in_param = any(mark.name == "world_size" for mark in callspec.marks) if callspec else False
+    if spec is not None and not in_param:
         return spec
-    specs = worlds_of(item)  # from pytest.param(..., marks=...): too late to make several tests
-    if len(specs) > 1:
+    if spec is not None or len(specs) > 1:
         raise UsageError(
-            f"{item.nodeid}: @pytest.mark.world_size: {len(specs)} worlds were given in "
-            "pytest.param(marks=...) or by a hook; accepted there: one. Mark the function instead."
+            f"{item.nodeid}: @pytest.mark.world_size: pytest.param(marks=...) or a hook adds a "
+            f"marker; accepted there: one world, on a function that has no world_size of its own "
+            "(here: " + ", ".join(world.id for world in specs) + "). Mark the function instead."
         )
     return specs[0]
 
 
 def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
+    item.stash[_PREPARED] = True
     requested = _our_fixtures(item)
     expectations = _expectations(item)
     need = cuda.need_of(item, spec.size if spec is not None else 1)

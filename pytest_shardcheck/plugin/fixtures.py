@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,12 +30,13 @@ class World:
 
     rank: int
     size: int
-    local_rank: int
+    # Left out of the repr, so that the same failed assertion reads the same on every rank.
+    local_rank: int = field(repr=False)
     backend: str
     device: str
     mesh: dict[str, int]
     simulated: bool
-    tmp_path: Path
+    tmp_path: Path = field(repr=False)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_shardcheck.expectations import Expectation, applicable, judge
+from pytest_shardcheck.expectations import Expectation, judge_given
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.errors import UnmetExpectationError, UsageError
 from pytest_shardcheck.vocabulary.readings import Reading
@@ -65,7 +65,7 @@ class Shardcheck:
             )
         frozen = _frozen(reading)
         spec = self._context.order.spec
-        verdicts = judge(applicable(expectations, spec), spec, {frozen.rank: [frozen]})
+        verdicts = judge_given(expectations, spec, {frozen.rank: [frozen]})
         if not all(verdict.met for verdict in verdicts):
             raise UnmetExpectationError(explain(verdicts, spec))
 

@@ -134,9 +134,11 @@ def _backend(backend: object, device: str, where: str) -> str:
 def _timeout(timeout: object, where: str) -> float | None:
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    seconds = float(timeout) if is_number else math.nan  # type: ignore[arg-type]
+    if not 0 < seconds < math.inf:
         raise _error(where, f"timeout={timeout!r}", "a number of seconds above 0")
-    return float(timeout)
+    return seconds
 
 
 def _distinct(specs: list[WorldSpec], where: str) -> list[WorldSpec]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-_HEADER = ("test", "region", "ranks", *CATEGORIES, "state")
-_WORDS = 3  # the first columns are words, aligned to the left; the others are figures
+_HEADER = ("region", "ranks", *CATEGORIES, "state")
+_WORDS = 2  # the first columns are words, aligned to the left; the others are figures
 _GAP = "  "
 _WORST = "*"
 
@@ -31,7 +31,6 @@ class WorldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    test: str
     region: str
     ranks: str
     sizes: _Sizes
@@ -41,20 +40,25 @@ class _Line:
 def table(rows: Sequence[WorldRow], width: int) -> list[str]:
     """Return the lines of the table; none where nothing was measured.
 
-    Sizes are to the byte where `width` columns hold them, and rounded elsewhere; a name that is
-    still too long loses its start. Equal ranks share a line. Where the lines of one region differ,
-    the ranks with the largest state have a star. State on another device than the rank's has a
-    line of its own.
+    Each test has a line with its name, above those of its regions. Sizes are to the byte where
+    `width` columns hold them, and rounded elsewhere. Equal ranks share a line. Where the lines of
+    one region differ, the ranks with the largest state have a star. State on another device than
+    the rank's has a line of its own.
     """
-    lines = [line for row in rows for line in _lines(row)]
-    if not lines:
+    lines = {row.nodeid: list(_lines(row)) for row in rows}
+    measured = {nodeid: its for nodeid, its in lines.items() if its}
+    if not measured:
         return []
-    cells = _cells(lines, lambda size: f"{size:,}")
-    if _excess(_widths(cells), width) > 0:
-        cells = _cells(lines, format_size)
-    widths = _widths(cells)
-    widths[0] = max(len(_HEADER[0]), widths[0] - max(0, _excess(widths, width)))
-    return [_laid_out(row, widths) for row in cells]
+    everything = [line for its in measured.values() for line in its]
+    write: Callable[[int], str] = "{:,}".format
+    if _width(_widths([_HEADER, *_cells(everything, write)])) > width:
+        write = format_size
+    widths = _widths([_HEADER, *_cells(everything, write)])
+    laid_out = [_laid_out(_HEADER, widths)]
+    for nodeid, its in measured.items():
+        laid_out.append(nodeid)
+        laid_out += [_laid_out(cells, widths) for cells in _cells(its, write)]
+    return laid_out
 
 
 def _lines(row: WorldRow) -> Iterator[_Line]:
@@ -65,17 +69,11 @@ def _lines(row: WorldRow) -> Iterator[_Line]:
         states = {key[2][-1] or 0 for key in folded if key[:2] == (region, device)}
         number = f" #{fold_numbers(occurrences)}" if region in repeated else ""
         yield _Line(
-            test=_without_folders(row.nodeid),
             region=f"{region}{number}{device}",
             ranks=fold_numbers(ranks),
             sizes=sizes,
             worst=len(states) > 1 and (sizes[-1] or 0) == max(states),
         )
-
-
-def _without_folders(nodeid: str) -> str:
-    path, colons, test = nodeid.partition("::")
-    return path.rpartition("/")[2] + colons + test
 
 
 def _fold(row: WorldRow) -> dict[tuple[str, str, _Sizes, tuple[int, ...]], list[int]]:
@@ -105,23 +103,20 @@ def _sizes_by_device(reading: Reading) -> Iterator[tuple[str, _Sizes]]:
 def _cells(lines: Sequence[_Line], write: Callable[[int], str]) -> list[tuple[str, ...]]:
     def cells_of(line: _Line) -> tuple[str, ...]:
         figures = ["-" if size is None else write(size) for size in line.sizes]
-        return (line.test, line.region, line.ranks + _WORST * line.worst, *figures)
+        return (line.region, line.ranks + _WORST * line.worst, *figures)
 
-    return [_HEADER, *map(cells_of, lines)]
+    return [cells_of(line) for line in lines]
 
 
 def _widths(cells: Sequence[tuple[str, ...]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
-def _excess(widths: Sequence[int], width: int) -> int:
-    return sum(widths) + len(_GAP) * (len(widths) - 1) - width
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * len(widths)
 
 
 def _laid_out(cells: tuple[str, ...], widths: Sequence[int]) -> str:
-    name = cells[0]
-    if len(name) > widths[0]:
-        name = "…" + name[len(name) - widths[0] + 1 :]
-    words = map(str.ljust, (name, *cells[1:_WORDS]), widths[:_WORDS])
+    words = map(str.ljust, cells[:_WORDS], widths[:_WORDS])
     figures = map(str.rjust, cells[_WORDS:], widths[_WORDS:])
-    return _GAP.join((*words, *figures))
+    return _GAP + _GAP.join((*words, *figures))

@@ -108,18 +108,37 @@ def _lead_order(result: RankResult) -> tuple[bool, bool, int, int]:
     return result.kind == "stopped", mild, result.time_ns - early, result.rank
 
 
-def _signature(result: RankResult) -> tuple[Kind, Phase, str]:
-    text = longrepr_text(result.report) if result.report is not None else result.detail
-    # Addresses and times differ where the failure is the same.
-    return result.kind, result.phase, re.sub(r"0x[0-9a-fA-F]+", "0x", text)
+def _signature(result: RankResult) -> tuple[Kind, Phase, object]:
+    """Return what makes two failures the same one.
+
+    Addresses, and the rank in the repr of our ``world`` fixture, differ where the failure does not.
+    """
+    text = str(_failure(result.report)) if result.report is not None else result.detail
+    return result.kind, result.phase, re.sub(r"0x[0-9a-fA-F]+|\brank=\d+", "", text)
 
 
-def longrepr_text(report: Mapping[str, Any] | None) -> str:
-    """Return a serialised report's failure as comparable text."""
-    longrepr = report.get("longrepr") if report is not None else None
-    if isinstance(longrepr, Mapping):
-        return str({key: longrepr[key] for key in ("reprtraceback", "chain") if key in longrepr})
-    return str(longrepr)
+def _failure(report: Mapping[str, Any]) -> object:
+    """Return where a serialised failure passed through, and every message on its way.
+
+    The arguments that a traceback shows are left out: some fixture is another one in every rank.
+    """
+    longrepr = report.get("longrepr")
+    if not isinstance(longrepr, Mapping):
+        return longrepr
+    chain = longrepr.get("chain") or [[longrepr.get("reprtraceback"), longrepr.get("reprcrash")]]
+    return [
+        (part[1] and part[1].get("message"), [_location(entry) for entry in _entries(part[0])])
+        for part in chain
+    ]
+
+
+def _entries(traceback: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    return traceback.get("reprentries", ()) if traceback else ()
+
+
+def _location(entry: Mapping[str, Any]) -> object:
+    data = entry.get("data", {})
+    return data.get("reprfileloc") or data.get("lines")
 
 
 def crash_line(report: Mapping[str, Any] | None) -> str:

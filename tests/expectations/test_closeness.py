@@ -43,11 +43,15 @@ def test_a_value_is_worked_out_for_the_world(given: object, value: int) -> None:
 
 def test_a_mapping_without_this_world_is_refused() -> None:
     with pytest.raises(UsageError) as error:
-        values(expect(state={4: 1, 8: 1}))
+        values(expect(state={8: 1, 4: 1}))
     assert str(error.value) == (
-        f"{WHERE}: max_memory(state={{4: 1, 8: 1}}): there is no value for world size 2; add one, "
+        f"{WHERE}: max_memory(state={{8: 1, 4: 1}}): there is no value for world size 2; add one, "
         "or narrow the marker with world_size=[4, 8]."
     )
+
+
+def test_a_mapping_may_name_a_world_of_one() -> None:
+    assert values(expect(state={1: 5}), spec=WorldSpec(size=1)) == [{"state": 5}]
 
 
 def test_a_mapping_narrowed_to_its_worlds_is_not_asked_about_others() -> None:

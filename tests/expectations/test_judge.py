@@ -104,6 +104,12 @@ def test_rank_narrows(rank: object, judged: list[int]) -> None:
     assert [figure.rank for figure in verdict.figures] == judged
 
 
+def test_ranks_are_judged_in_order_in_a_large_world() -> None:
+    spec = WorldSpec(size=128)
+    verdict = one(max_memory(state=1, rank=[64, -119, 1, -128]), everywhere(128), spec)
+    assert [figure.rank for figure in verdict.figures] == [0, 1, 9, 64]
+
+
 def test_a_rank_that_is_not_judged_may_measure_anything() -> None:
     readings = {0: [read(0)], 1: [read(1, state={})]}
     assert one(memory(state=408, rank=0), readings).kind == "met"

@@ -235,6 +235,7 @@ def test_a_wrong_narrowing_is_refused(argument: str, given: object, seen: str) -
         ({"rank": slice(1, None)}, "rank=slice(1, None, None)"),
         ({"rank": {"pp": -1}}, "rank={'pp': -1}"),
         ({"world_size": 2}, "world_size=2"),
+        ({"world_size": (2, 2)}, "world_size=2"),
         ({"world_size": (4, 2)}, "world_size=[2, 4]"),
         ({"device": "cuda:0", "region": "step"}, "region='step', device='cuda:0'"),
     ],
@@ -250,6 +251,7 @@ def test_a_function_expects_what_its_marker_does(function: Any, marker: str) -> 
     expectation = function(state="1 MB", rank=-1)
     assert expectation.marker == marker
     assert expectation.values == {"state": 1_000_000}
+    assert expectation.level == 0
     assert str(expectation.narrowing) == "rank=-1"
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_shardcheck.vocabulary import fold_ranks
+from pytest_shardcheck.vocabulary import fold_numbers, fold_ranks
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,7 @@ from pytest_shardcheck.vocabulary import fold_ranks
 )
 def test_ranks_are_folded(ranks: list[int], words: str) -> None:
     assert fold_ranks(ranks) == words
+
+
+def test_numbers_are_folded_without_a_word() -> None:
+    assert fold_numbers([3, 1, 1, 2, 9]) == "1-3, 9"

@@ -1,0 +1,136 @@
+"""The public names: whoever changes one of these lists changes what users have written."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import pytest_shardcheck
+from pytest_shardcheck import plugin
+from pytest_shardcheck.plugin import fixtures
+from pytest_shardcheck.plugin.handle import Shardcheck
+
+
+
+def test_markers(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfigure()
+    plain = pytester.parseconfigure("-p", "no:shardcheck")
+
+    theirs = {line.partition(":")[0] for line in plain.getini("markers")}
+    markers = {line.partition(":")[0] for line in config.getini("markers")} - theirs
+
+    assert markers == {
+        "world_size(*sizes, backend=None, device=None, mesh=None, timeout=None)",
+        "memory(params, grads, optimizer, buffers, state, tolerance, rank, world_size, region, "
+        "device)",
+        "max_memory(params, grads, optimizer, buffers, state, rank, world_size, region, device)",
+        "cuda(devices, memory, capability)",
+    }
+
+
+def test_markers_are_known_under_strict_markers(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.cuda
+        @pytest.mark.memory(params=1)
+        @pytest.mark.max_memory(params=1)
+        @pytest.mark.world_size(2)
+        def test_it():
+            pass
+        """
+    )
+
+    result = pytester.runpytest("--collect-only", "-q", "--strict-markers")
+
+    assert result.ret == pytest.ExitCode.OK
+
+
+def test_fixtures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+
+    result = pytester.runpytest("--fixtures", "-q", "-v")
+
+    names = {
+        line.split()[0]
+        for line in result.outlines
+        if "pytest_shardcheck" in line and " -- " in line and line[0] != "-"
+    }
+    assert names == {"process_group", "device_mesh", "world", "shardcheck"}
+    assert set(fixtures.NAMES) == names == set(plugin.__all__)
+
+
+def test_fields_of_world() -> None:
+    assert [*fixtures.World.__dataclass_fields__] == [
+        "rank",
+        "size",
+        "local_rank",
+        "backend",
+        "device",
+        "mesh",
+        "simulated",
+        "tmp_path",
+    ]
+
+
+def test_methods_of_shardcheck() -> None:
+    methods = {
+        name: str(inspect.signature(method)).partition(" ->")[0]
+        for name, method in inspect.getmembers(Shardcheck, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+    assert methods == {
+        "check": "(self, reading: 'Reading | Measurement', *expectations: 'Expectation')",
+        "gather": "(self, reading: 'Reading | Measurement')",
+        "measure": "(self, *watched: 'object', region: 'str' = 'step', **named: 'object')",
+        "start": "(self, *watched: 'object', region: 'str' = 'step', **named: 'object')",
+        "stop": "(self)",
+        "watch": "(self, *things: 'object', **named: 'object')",
+    }
+
+
+def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
+    with_it, without_it = (
+        pytester.parseconfig(*args) for args in ((), ("-p", "no:shardcheck"))
+    )
+
+    options = set(vars(with_it.option)) - set(vars(without_it.option))
+    ini = set(with_it._parser._inidict) - set(without_it._parser._inidict)
+
+    assert options == {
+        "shardcheck_timeout",
+        "shardcheck_start",
+        "shardcheck_report",
+        "require_cuda",
+    }
+    assert ini == {
+        "shardcheck_timeout",
+        "shardcheck_start",
+        "shardcheck_report",
+        "shardcheck_require_cuda",
+        "shardcheck_world_size",
+        "shardcheck_threads",
+    }
+
+
+def test_package() -> None:
+    assert sorted(pytest_shardcheck.__all__) == [
+        "DeadRankError",
+        "HarnessError",
+        "HungRankError",
+        "MemoryReading",
+        "RankFailedError",
+        "Reading",
+        "ShardcheckError",
+        "StateBytes",
+        "UnmetExpectationError",
+        "UsageError",
+        "WorldSpec",
+        "max_memory",
+        "memory",
+    ]
+    for name in pytest_shardcheck.__all__:
+        assert hasattr(pytest_shardcheck, name)

@@ -1,0 +1,80 @@
+"""Messages and descriptors between processes."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+
+from pytest_shardcheck.vocabulary.errors import HarnessError
+from pytest_shardcheck.worlds.channel import Channel, pair
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = pair()
+    other = Channel(theirs)
+    yield ours, other
+    ours.close()
+    other.close()
+
+
+def test_messages_arrive_whole_and_in_order(ends):
+    ours, other = ends
+    big = "x" * 100_000  # more than one read
+    other.send({"number": 1})
+    other.send({"text": "ünï"})
+    assert ours.receive_ready() == [{"number": 1}, {"text": "ünï"}]
+    other.send({"big": big})
+    assert ours.receive() == ({"big": big}, [])
+
+
+def test_receive_ready_never_blocks(ends):
+    ours, _ = ends
+    assert ours.receive_ready() == []
+    assert not ours.closed
+
+
+def test_descriptors_travel_with_their_message(ends):
+    ours, other = ends
+    read, write = os.pipe()
+    other.send({"here": "it is"}, [write])
+    os.close(write)
+    message, (received,) = ours.receive()
+    os.write(received, b"through")
+    assert os.read(read, 100) == b"through"
+    assert message == {"here": "it is"}
+    for fd in (read, received):
+        os.close(fd)
+
+
+def test_what_json_cannot_carry_arrives_as_its_repr(ends):
+    ours, other = ends
+    other.send({"value": {1}})
+    assert ours.receive() == ({"value": "{1}"}, [])
+
+
+def test_the_end_of_the_other_side_is_seen_after_its_last_message(ends):
+    ours, other = ends
+    other.send({"last": "words"})
+    other.close()
+    assert ours.receive_ready() == [{"last": "words"}]
+    assert ours.closed
+    assert ours.receive() is None
+
+
+def test_half_a_message_is_no_message(ends):
+    ours, other = ends
+    frame = struct.pack("<I", 20) + b'{"half": '
+    os.write(other.fileno(), frame)
+    other.close()
+    assert ours.receive_ready() == []
+    assert ours.closed
+
+
+def test_garbage_is_named(ends):
+    ours, other = ends
+    os.write(other.fileno(), b"Fatal error: this is no message\n")
+    with pytest.raises(HarnessError, match="something else wrote into shardcheck's socket"):
+        ours.receive_ready()
