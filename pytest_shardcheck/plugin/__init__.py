@@ -76,6 +76,19 @@ def pytest_make_collect_report(
     return report
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Heed the markers that other hooks add: a folder's conftest often marks its tests so."""
+    for item in items:
+        # xdist's loadgroup changes ids: the processes that run ranks know an item by this one.
+        item.stash[NODEID] = item.nodeid
+    yield
+    try:
+        collection.prepare_again(items)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
 class _Session:
     """The hooks of the process that runs the session; ranks and their nursery have none of them."""
 
@@ -83,24 +96,21 @@ class _Session:
         self._summary = Summary()
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
-        # A hook may change an id (xdist's loadgroup does): a child knows the item by this one.
-        for item in items:
-            item.stash[NODEID] = item.nodeid
-        yield
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        # Not when collection ends: --fixtures and others collect, and run nothing.
         config = session.config
-        if config.option.collectonly:
+        errors = session.testsfailed and not config.option.continue_on_collection_errors
+        if errors or config.option.collectonly or config.option.setupplan:
             return
         cuda.decide(session.items, require=config.stash[SETTINGS].require_cuda)
-        items = [item for item in session.items if collection.SPEC in item.stash]
-        if items and not session.testsfailed:
+        items = [item for item in session.items if collection.will_run_in_a_world(item)]
+        if items:
             from pytest_shardcheck.plugin.launching import Launching
 
-            config.stash[LAUNCHING] = Launching(config, config.stash[SETTINGS], items, _SYS_PATH)
+            launching = Launching(config, config.stash[SETTINGS], _SYS_PATH)
+            config.stash[LAUNCHING] = launching
+            launching.warm_up(items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -26,9 +26,11 @@ from pytest_shardcheck.worlds.rank import TRACKED
 SPEC: Final = pytest.StashKey[WorldSpec]()
 EXPECTATIONS: Final = pytest.StashKey[tuple[Expectation, ...]]()
 
-# A node id in the arguments makes its item pass through the session's collector once more.
-_PREPARED: Final = pytest.StashKey[bool]()
+# The markers that an item was prepared with. A node id in the arguments makes its item pass through
+# the session's collector once more, and a hook may add markers after that.
+_PREPARED: Final = pytest.StashKey[list[pytest.Mark]]()
 _PARAMETER: Final = "_shardcheck_world"
+_MARKERS: Final = frozenset({"world_size", "cuda", *MARKERS})
 
 
 def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> None:
@@ -44,6 +46,12 @@ def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> No
     if specs:
         metafunc.fixturenames.append(_PARAMETER)
         metafunc.parametrize(_PARAMETER, [_parameter(spec) for spec in specs])
+
+
+def will_run_in_a_world(item: pytest.Item) -> bool:
+    """Tell whether a test will start ranks: not one whose skip is already decided."""
+    decided = item.get_closest_marker("skip") is not None or cuda.REASON in item.stash
+    return SPEC in item.stash and not decided
 
 
 def launches_its_own_ranks(node: pytest.Item) -> bool:
@@ -73,6 +81,27 @@ def prepare(
     return prepared
 
 
+def prepare_again(items: list[pytest.Item]) -> None:
+    """Attach anew to the items that a hook has given markers since they were collected.
+
+    Raises:
+        UsageError: All that is wrong with these markers, one paragraph each.
+    """
+    problems: list[str] = []
+    for item in items:
+        if _PREPARED in item.stash and item.stash[_PREPARED] != _our_markers(item):
+            try:
+                _attach(item, _spec(item))
+            except UsageError as error:
+                problems.append(str(error))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _our_markers(item: pytest.Item) -> list[pytest.Mark]:
+    return [mark for mark in item.iter_markers() if mark.name in _MARKERS]
+
+
 def _duplicates(nodes: list[pytest.Item | pytest.Collector]) -> list[str]:
     """Name the ids that a world test shares with another: one of the two could never be chosen."""
     worlds = {node.nodeid for node in nodes if SPEC in node.stash}
@@ -90,19 +119,21 @@ def _prepared(
     if (
         not isinstance(item, pytest.Item)
         or launches_its_own_ranks(item)
-        or item.stash.get(_PREPARED, False)
+        or _PREPARED in item.stash
     ):
         yield item
     elif isinstance(item, _compat.TestCaseFunction):
-        yield from _clones(item)
+        yield from _clones(item, default_sizes)
     else:
         _attach(item, _spec(item))
         yield item
 
 
-def _clones(item: _compat.TestCaseFunction) -> Iterator[pytest.Item]:
+def _clones(
+    item: _compat.TestCaseFunction, default_sizes: tuple[int, ...]
+) -> Iterator[pytest.Item]:
     """Give a unittest method one item for each world."""
-    specs = worlds_of(item)
+    specs = worlds_of(item, default_sizes if _our_fixtures(item) else ())
     for spec in specs:
         clone = _compat.WorldTestCaseFunction.of(item, spec.id)
         if spec.device == "cuda":
@@ -116,7 +147,8 @@ def _clones(item: _compat.TestCaseFunction) -> Iterator[pytest.Item]:
 
 def _spec(item: pytest.Item) -> WorldSpec | None:
     callspec = getattr(item, "callspec", None)
-    spec: WorldSpec | None = callspec.params.get(_PARAMETER) if callspec is not None else None
+    params = callspec.params if callspec is not None else {}
+    spec: WorldSpec | None = params.get(_PARAMETER, item.stash.get(SPEC, None))
     if spec is None and not closest_level(item, "world_size"):
         return None
     # What pytest.param(..., marks=...) or a hook adds comes too late to make several tests.
@@ -134,7 +166,7 @@ def _spec(item: pytest.Item) -> WorldSpec | None:
 
 
 def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
-    item.stash[_PREPARED] = True
+    item.stash[_PREPARED] = _our_markers(item)
     requested = _our_fixtures(item)
     expectations = _expectations(item)
     need = cuda.need_of(item, spec.size if spec is not None else 1)
@@ -172,11 +204,7 @@ def _refuse_without_world(
         what = f"it carries @pytest.mark.{expectations[0].marker}"
     else:
         return
-    raise UsageError(
-        f"{item.nodeid}: {what}, but no world is given for it. Add\n"
-        "    @pytest.mark.world_size(2)\n"
-        "above the test (or set a default in the ini file: shardcheck_world_size = 2)."
-    )
+    raise fixtures.no_world(item.nodeid, what)
 
 
 def _our_fixtures(item: pytest.Item) -> list[str]:

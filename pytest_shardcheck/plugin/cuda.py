@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -139,9 +140,8 @@ def _capability(capability: object, where: str) -> tuple[int, int]:
     match capability:
         case (int(major), int(minor)) | [int(major), int(minor)]:
             return major, minor
-        case str() if capability.count(".") == 1 and capability.replace(".", "").isdigit():
-            major, minor = map(int, capability.split("."))
-            return major, minor
+        case str() if match := re.fullmatch(r"(\d+)\.(\d+)", capability):
+            return int(match[1]), int(match[2])
     raise _error(where, f"capability={capability!r}", 'such as "9.0" or (9, 0)')
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.worlds.rank import RANK, RankContext
 
 if TYPE_CHECKING:
@@ -74,8 +75,20 @@ def shardcheck(request: pytest.FixtureRequest) -> Shardcheck:
     return Shardcheck(_context(request))
 
 
+def no_world(nodeid: str, what: str) -> UsageError:
+    """Return the error of a test that uses what only a world has, with the line to add."""
+    return UsageError(
+        f"{nodeid}: {what}, but no world is given for it. Add\n"
+        "    @pytest.mark.world_size(2)\n"
+        "above the test (or set a default in the ini file: shardcheck_world_size = 2)."
+    )
+
+
 def _context(request: pytest.FixtureRequest) -> RankContext:
-    return request.config.stash[RANK]
+    context = request.config.stash.get(RANK, None)
+    if context is None:  # asked for by request.getfixturevalue(), which collection can't see
+        raise no_world(request.node.nodeid, f"it requests the fixture {request.fixturename!r}")
+    return context
 
 
 def _world(context: RankContext) -> World:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import shutil
 import sys
 import tempfile
@@ -35,30 +33,29 @@ class Launching:
     """Everything that a session needs to start worlds; made when a world test was collected."""
 
     def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        items: Sequence[pytest.Item],
-        sys_path: tuple[str, ...],
+        self, config: pytest.Config, settings: Settings, sys_path: tuple[str, ...]
     ) -> None:
-        """Start the nursery, so that it warms up while the session goes on.
+        """Start nothing yet, so that whoever is interrupted while we do has something to close.
 
         ``sys_path`` is as it was before conftests and test modules added their folders.
         """
-        self._sys_path = sys_path
         self._config = config
         self._settings = settings
-        self._directory = Path(tempfile.mkdtemp(prefix="shardcheck-"))
+        self._sys_path = sys_path
         self._lifeline = Lifeline()
+        self._directory = Path(tempfile.mkdtemp(prefix="shardcheck-"))
         self._numbers = itertools.count(1)
+        self._files: tuple[str, ...] = ()
         self._spawners: dict[str, Spawner] = {}
         self._nursery: Nursery | None = None
         self._nursery_error: HarnessError | None = None
         self.spawn_reasons: dict[str, str] = {}
-        files = tuple(dict.fromkeys(str(item.path) for item in items))
-        if settings.start == "fork":
-            self._start_nursery(files)
-        self._files = files
+
+    def warm_up(self, items: Sequence[pytest.Item]) -> None:
+        """Start the nursery for these world tests; it gets ready while the session goes on."""
+        self._files = tuple(dict.fromkeys(str(item.path) for item in items))
+        if self._settings.start == "fork":
+            self._start_nursery(self._files)
 
     def wait_until_ready(self) -> None:
         """Wait for the nursery; what goes wrong is reported by the tests that need it."""
@@ -161,13 +158,17 @@ class Launching:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that JSON can carry; the child parses the same arguments for the others."""
-    plain = {}
-    for name, value in values.items():
-        with contextlib.suppress(TypeError, ValueError):
-            json.dumps(value)
-            plain[name] = value
-    return plain
+    """Return the values that JSON leaves as they are; for the others a child parses the args."""
+    return {name: value for name, value in values.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    # The very types: JSON makes a list of a tuple and a plain string of an enum that is one.
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+    return value is None or type(value) in (str, int, float, bool)
 
 
 def _file_name(name: str) -> str:

@@ -55,6 +55,7 @@ _RESET: Final[Mapping[str, Any]] = {
     "pastebin": None,
     "pyargs": False,
     "report_log": None,
+    "setupshow": False,
     "stepwise": False,
     "stepwise_reset": False,
     "stepwise_skip": False,
@@ -151,7 +152,6 @@ class _Collector:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
         for item in items:
-            item.stash[NODEID] = item.nodeid
             self._collected.items[item.nodeid] = item
         yield
 

@@ -24,6 +24,7 @@ class _Sum(MultiProcessTestCase):
             "gloo", init_method=rendezvous, rank=self.rank, world_size=self.world_size
         )
         check_sum()
+        dist.destroy_process_group()
 
 
 class Sum2(_Sum):
