@@ -61,7 +61,7 @@ class Summary:
         for path, reason in spawn_reasons.items():
             terminal.write_line(f"shardcheck: ranks of {path} were spawned, not forked: {reason}")
         if self._worlds:
-            terminal.write_line(f"shardcheck: {self._worlds} worlds, {self._ranks} ranks")
+            terminal.write_line(f"shardcheck: {_count(self._worlds, 'world')}, {_count(self._ranks, 'rank')}")
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
         lines = table(self._rows, terminal.config.get_terminal_writer().fullwidth)
@@ -69,3 +69,7 @@ class Summary:
             terminal.section("shardcheck: bytes at rest per rank")
         for line in lines:
             terminal.write_line(line)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

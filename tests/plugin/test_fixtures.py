@@ -100,6 +100,14 @@ def test_own_group_before_the_fixture(request, world):
     assert request.getfixturevalue("process_group") is theirs
 
 
+@pytest.mark.world_size(2)
+def test_asked_for_in_the_body(request):
+    shardcheck = request.getfixturevalue("shardcheck")
+    with shardcheck.measure(torch.nn.Linear(2, 2)) as reading:
+        pass
+    assert reading.memory.params == 24
+
+
 @pytest.mark.world_size(1)
 def test_a_world_of_one(device_mesh, process_group, world):
     assert process_group.size() == world.size == 1
@@ -271,8 +279,8 @@ def test_groups_and_worlds(pytester: pytest.Pytester, monkeypatch: pytest.Monkey
 
     result = pytester.runpytest_subprocess("-q", "-p", "no:randomly")
 
-    result.assert_outcomes(passed=11 + 9 + 4)
-    result.stdout.fnmatch_lines(["shardcheck: 23 worlds, 47 ranks"])
+    result.assert_outcomes(passed=12 + 9 + 4)
+    result.stdout.fnmatch_lines(["shardcheck: 24 worlds, 49 ranks"])
     assert "bytes at rest" not in result.stdout.str(), "the table is for --shardcheck-report"
 
 
@@ -349,6 +357,7 @@ def test_the_ini_default_is_for_tests_that_use_our_fixtures(
     pytester.makeini("[pytest]\nshardcheck_world_size = 2 3\n")
     pytester.makepyfile(
         test_default="""
+        import unittest
         import pytest
 
         def test_ours(world):
@@ -360,6 +369,18 @@ def test_the_ini_default_is_for_tests_that_use_our_fixtures(
         @pytest.mark.world_size(4)
         def test_marked(world):
             pass
+
+        @pytest.mark.usefixtures("process_group")
+        def test_by_usefixtures():
+            pass
+
+        class TestMethods(unittest.TestCase):
+            @pytest.fixture(autouse=True)
+            def _pass_on(self, world):
+                self.world = world
+
+            def test_method(self):
+                pass
         """
     )
 
@@ -368,4 +389,8 @@ def test_the_ini_default_is_for_tests_that_use_our_fixtures(
         "test_default.py::test_ours[world3]",
         "test_default.py::test_plain",
         "test_default.py::test_marked[world4]",
+        "test_default.py::test_by_usefixtures[world2]",
+        "test_default.py::test_by_usefixtures[world3]",
+        "test_default.py::TestMethods::test_method[world2]",
+        "test_default.py::TestMethods::test_method[world3]",
     ]

@@ -88,8 +88,8 @@ def test_collect_only(watched: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["test_world.py::test_world?world2?"])
 
 
-@pytest.mark.parametrize("args", [("--setup-plan",), ("--fixtures-per-test",), ("--markers",)])
-def test_other_sessions_that_run_nothing(watched: pytest.Pytester, args: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("args", [["--setup-plan"], ["--fixtures-per-test"], ["--fixtures"]])
+def test_other_sessions_that_run_nothing(watched: pytest.Pytester, args: list[str]) -> None:
     watched.makepyfile(test_world=WORLD)
     assert _run(watched, *args).ret == pytest.ExitCode.OK
 

@@ -353,3 +353,41 @@ def test_a_module_that_starts_a_thread_is_spawned(pytester: pytest.Pytester) -> 
         ["shardcheck: ranks of *test_with_thread.py were spawned, not forked: *thread*poller*"]
     )
     assert "test_without.py were spawned" not in result.stdout.str()
+
+
+def test_output_options(pytester: pytest.Pytester) -> None:
+    # What a rank would write to the terminal: it has none.
+    pytester.makepyfile(
+        test_output="""
+        import pytest
+
+        @pytest.fixture
+        def prepared(world):
+            yield world.size
+
+        @pytest.mark.world_size(2)
+        def test_passes(prepared):
+            assert prepared == 2
+
+        @pytest.mark.world_size(2)
+        def test_fails(prepared):
+            helper(prepared)
+
+        def helper(size):
+            assert size == 3
+        """
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:randomly", "--setup-show", "--tb=native")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "ranks 0-1 of 2 failed in its call",
+            "Traceback (most recent call last):",
+            "*test_output.py*, line 12, in test_fails",
+            "    helper(prepared)",
+            "*test_output.py*, line 15, in helper",
+            "AssertionError: assert 2 == 3",
+        ]
+    )

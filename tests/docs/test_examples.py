@@ -1,0 +1,55 @@
+"""The examples of the README and of docs/ run, and say what the README shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+EXAMPLES = {
+    f"test_{page.stem.lower()}_{number}.py": text
+    for page in PAGES
+    for number, text in enumerate(blocks(page, "python"))
+}
+
+
+def test_every_example_passes(run_session):
+    session = run_session(EXAMPLES, "-p", "no:cacheprovider")
+    assert set(session.outcomes) == {"passed"}, session.out
+    assert session.outcomes["passed"] >= len(EXAMPLES)
+
+
+def test_the_readme_shows_the_message_that_its_mistake_gives(run_session):
+    (example,) = blocks(ROOT / "README.md", "python")
+    (message,) = blocks(ROOT / "README.md", "text")
+    broken = example.replace("fully_shard(layer, mesh=device_mesh)", "pass")
+    assert broken != example
+    session = run_session({"test_readme.py": broken}, "-k", "world2")
+    assert session.outcomes == {"failed": 1}
+    assert message in session.out
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_every_option_and_marker_is_documented():
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    source = (ROOT / "pytest_shardcheck" / "plugin" / "settings.py").read_text()
+    options = re.findall(r'"(--[a-z-]+)"', source)
+    inis = re.findall(r'addini\(\s*"(\w+)"', source)
+    assert options
+    assert inis
+    missing = [name for name in (*options, *inis) if f"`{name}`" not in reference]
+    assert missing == []
