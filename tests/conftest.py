@@ -36,6 +36,15 @@ class Session:
             )
         }
 
+    @property
+    def results(self) -> dict[str, list[str]]:
+        """Return the words of the short summary (``-rA``) for each test, without its file."""
+        words: dict[str, list[str]] = {}
+        lines = re.findall(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS) \S+?::(\S+)", self.out, re.MULTILINE)
+        for word, name in lines:
+            words.setdefault(name.replace("::", "."), []).append(word)
+        return words
+
     def failure(self, name: str) -> str:
         """Return what the session printed of one failed test."""
         _, _, rest = self.out.partition(f" {name} ____")

@@ -116,11 +116,7 @@ def _duplicates(nodes: list[pytest.Item | pytest.Collector]) -> list[str]:
 def _prepared(
     item: pytest.Item | pytest.Collector, default_sizes: tuple[int, ...]
 ) -> Iterator[pytest.Item | pytest.Collector]:
-    if (
-        not isinstance(item, pytest.Item)
-        or launches_its_own_ranks(item)
-        or _PREPARED in item.stash
-    ):
+    if not isinstance(item, pytest.Item) or launches_its_own_ranks(item) or _PREPARED in item.stash:
         yield item
     elif isinstance(item, _compat.TestCaseFunction):
         yield from _clones(item, default_sizes)

@@ -61,7 +61,9 @@ class Summary:
         for path, reason in spawn_reasons.items():
             terminal.write_line(f"shardcheck: ranks of {path} were spawned, not forked: {reason}")
         if self._worlds:
-            terminal.write_line(f"shardcheck: {_count(self._worlds, 'world')}, {_count(self._ranks, 'rank')}")
+            terminal.write_line(
+                f"shardcheck: {_count(self._worlds, 'world')}, {_count(self._ranks, 'rank')}"
+            )
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
         lines = table(self._rows, terminal.config.get_terminal_writer().fullwidth)

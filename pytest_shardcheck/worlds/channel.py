@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import array
 import json
+import math
 import os
+import select
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
@@ -138,3 +140,14 @@ def pair() -> tuple[Channel, socket.socket]:
     """Return a channel for this process and the socket to hand to another one."""
     ours, theirs = socket.socketpair()
     return Channel(ours), theirs
+
+
+def wait_readable(sources: Iterable[int | Channel], timeout_s: float) -> None:
+    """Wait until one of the descriptors or channels has something to read.
+
+    Not ``select``: it can't watch descriptors from 1,024 on.
+    """
+    poller = select.poll()
+    for source in sources:
+        poller.register(source, select.POLLIN)
+    poller.poll(math.ceil(timeout_s * 1000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.worlds import clock, interpreter
+from pytest_shardcheck.worlds.channel import wait_readable
 from pytest_shardcheck.worlds.lifeline import Lifeline
 from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.processes import Processes, RankEnds, kill
@@ -93,7 +93,7 @@ class Nursery:
                     f"the ranks (process group {group}) were killed, but did not end in "
                     f"{timeout_s:g} s: look for processes in state D, waiting for a disk"
                 )
-            select.select([self._channel], [], [], 0.1)
+            wait_readable([self._channel], 0.1)
             self.update(world)
         world.groups.clear()
         self._worlds.pop(group, None)
@@ -131,7 +131,7 @@ class Nursery:
                     f"the process that forks the ranks has not {what} in {timeout_s:g} s "
                     f"(--shardcheck-timeout).{self._log_tail()}"
                 )
-            select.select([self._channel], [], [], left)
+            wait_readable([self._channel], left)
         return self._answers.pop(0)
 
     def _died(self, what: str) -> HarnessError:

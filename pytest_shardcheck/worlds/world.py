@@ -8,146 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
 from pytest_shardcheck.worlds import clock, watchdog
-from pytest_shardcheck.worlds.channel import Message
+from pytest_shardcheck.worlds.channel import Message, wait_readable
+from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
 from pytest_shardcheck.worlds.orders import Order
-from pytest_shardcheck.worlds.outcome import (
-    Kind,
-    Outcome,
-    Phase,
-    RankResult,
-    decide,
-    describe_exit,
-    raw_kind,
-)
+from pytest_shardcheck.worlds.outcome import Kind, Outcome, Phase, decide, raw_kind
 from pytest_shardcheck.worlds.processes import Launcher, Processes, kill
+from pytest_shardcheck.worlds.rank_state import RankState
 
-PHASES: Final[tuple[Literal["setup", "call", "teardown"], ...]] = ("setup", "call", "teardown")
-
-# After a failure the others have until they are quiet for this long: a rank that waits for a peer
-# sleeps, one that is about to fail the same way runs.
-_QUIET_S: Final = 0.25
-# A rank that keeps computing is stopped all the same: the test has failed already.
-_GRACE_S: Final = 5.0
-# A rank alone in skipping may be early: its peers are stopped only when they do nothing at all.
-_LONE_SKIP_QUIET_S: Final = 2.0
 _EXIT_S: Final = 20.0
 _START_S: Final = 300.0
 _TICK_S: Final = 0.05
 _MOST_OUTPUT: Final = 1 << 20
-
-
-@dataclass
-class RankState:
-    """What the session knows of one rank."""
-
-    rank: int
-    reports: dict[str, Message] = field(default_factory=dict)
-    subtests: list[Message] = field(default_factory=list)
-    readings: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[Message] = field(default_factory=list)
-    capture_fds: list[int] = field(default_factory=list)
-    output: bytearray = field(default_factory=bytearray)
-    started: bool = False
-    complete: bool = False
-    stop: Message | None = None
-    exit: int | None = None
-    exit_ns: int = 0
-    stopped: bool = False
-    hung_in: Phase | None = None
-    stack: str = ""
-    last: str = ""
-    gathering: int = 0
-
-    @property
-    def phase(self) -> Phase:
-        """Return the phase that the rank is in."""
-        if not self.started:
-            return "start"
-        for when in PHASES:
-            if when not in self.reports and not (when == "call" and self._without_call):
-                return when
-        return "exit"
-
-    @property
-    def _without_call(self) -> bool:
-        setup = self.reports.get("setup")
-        return setup is not None and setup["report"]["outcome"] != "passed"
-
-    def settled(self, when: str) -> bool:
-        """Tell whether nothing more is to come from this rank for a phase."""
-        if when in self.reports or self.exit is not None:
-            return True
-        if when == "exit":
-            return False
-        return self.complete or (when == "call" and self._without_call)
-
-    def result(self, when: Phase) -> RankResult:
-        """Return what this rank's state means for a phase."""
-        if self.hung_in is not None:
-            return self._without_report("hung", self.hung_in, self.exit_ns)
-        report = self.reports.get(when)
-        if report is None and self.exit is not None and not (self.complete and self.exit == 0):
-            # A rank that failed and was then stopped in a later phase has said what it had to.
-            if earlier := self._earlier_trouble():
-                return self._with_report(earlier)
-            return self._without_report(
-                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
-            )
-        if report is None:
-            return RankResult(rank=self.rank, kind="unreached", phase=when)
-        return self._with_report(report)
-
-    def result_since(self, when: Phase) -> RankResult:
-        """Return this rank's first trouble from a phase on: ranks run ahead of each other."""
-        for phase in PHASES[PHASES.index(when) if when in PHASES else len(PHASES) :]:
-            message = self.reports.get(phase)
-            if message is not None and self._with_report(message).kind != "passed":
-                return self._with_report(message)
-        if self.hung_in is None and self.exit is not None and not self.complete:
-            return self._without_report(
-                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
-            )
-        return self.result(when)
-
-    def _earlier_trouble(self) -> Message | None:
-        troubled = (m for m in self.reports.values() if raw_kind(m["report"]) != "passed")
-        return next(troubled, None)
-
-    def _with_report(self, message: Message) -> RankResult:
-        failed = [m["report"] for m in self.subtests if m["report"]["outcome"] == "failed"]
-        kind, report = raw_kind(message["report"]), message["report"]
-        if kind == "passed" and message["when"] == "call" and failed:
-            # In an ordinary session it is the terminal that turns this into a failure.
-            text = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
-            kind, report = "failed", {**report, "outcome": "failed", "longrepr": text}
-        return RankResult(
-            rank=self.rank,
-            kind=kind,
-            phase=message["when"],
-            time_ns=message["time_ns"],
-            report=report,
-            subtests=failed if message["when"] == "call" else (),
-        )
-
-    def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
-        how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
-        detail = "\n".join(filter(None, [how, self.last]))
-        return RankResult(
-            rank=self.rank,
-            kind=kind,
-            phase=phase,
-            time_ns=time_ns,
-            detail="\n".join(filter(None, [detail, self.stack])),
-        )
 
 
 class World:
@@ -255,13 +133,15 @@ class World:
 
     def _wait(self, when: Phase, timeout_s: float) -> None:
         deadline = clock.now() + timeout_s
-        grace = _Grace(self._processes.pids)
+        grace = Grace(self._processes.pids)
         while True:
             outstanding = [state for state in self.states if not state.settled(when)]
             if not outstanding or self._processes.refused:
                 break
             patience_s = self._patience_s(outstanding)
-            if patience_s is not None and grace.is_over(outstanding, patience_s):
+            if patience_s is not None and grace.is_over(
+                [state.rank for state in outstanding], patience_s
+            ):
                 self.stop(outstanding)
                 break
             if clock.now() >= deadline:
@@ -275,14 +155,14 @@ class World:
         """Return how long the others may be quiet before they are stopped; None: no reason to."""
         kinds = {self._trouble(state) for state in self.states if state not in outstanding}
         if kinds & {"failed", "dead", "xfailed"} or any(state.stop for state in self.states):
-            return _QUIET_S
+            return QUIET_S
         if all(state.gathering for state in outstanding):
             missing = [state.rank for state in self.states if not state.gathering]
             note = f"{fold_ranks(missing)} never called the shardcheck.gather() that others wait in"
             if missing and note not in self.notes:
                 self.notes.append(note)
-            return _QUIET_S
-        return _LONE_SKIP_QUIET_S if "skipped" in kinds else None
+            return QUIET_S
+        return LONE_SKIP_QUIET_S if "skipped" in kinds else None
 
     def _trouble(self, state: RankState) -> Kind:
         if state.exit is not None and not state.complete:
@@ -306,7 +186,7 @@ class World:
         waiting += self._open_outputs.values()
         waiting += self._launcher.wait_fds(self._processes)
         # A closed channel has no more news; its rank's end may come without waking anyone.
-        select.select(waiting, [], [], min(timeout_s, 0.01) if quiet_ends else timeout_s)
+        wait_readable(waiting, min(timeout_s, 0.01) if quiet_ends else timeout_s)
         for state, channel in zip(self.states, channels, strict=True):
             for message in channel.receive_ready():
                 self._take(state, message)
@@ -403,24 +283,3 @@ class World:
         for line in lines:
             self._live_output.write(f"[rank {state.rank}] {line.decode(errors='replace')}\n")
         self._live_output.flush()
-
-
-class _Grace:
-    """How long the outstanding ranks have been quiet since a failure was known."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
-        self._began: float | None = None
-        self._quiet_since = 0.0
-        self._cpu: dict[int, int | None] = {}
-
-    def is_over(self, outstanding: list[RankState], quiet_s: float) -> bool:
-        now = clock.now()
-        if self._began is None:
-            self._began = self._quiet_since = now
-        pids = [self._pids[state.rank] for state in outstanding]
-        cpu = {pid: watchdog.cpu_time_ns(pid) for pid in pids}
-        if cpu != self._cpu or not all(watchdog.is_waiting(pid) for pid in pids):
-            self._quiet_since, self._cpu = now, cpu
-        capped = quiet_s == _QUIET_S and now - self._began > _GRACE_S
-        return capped or now - self._quiet_since > quiet_s

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-GROUPS = '''
+GROUPS = """
 import os
 
 import pytest
@@ -112,9 +112,9 @@ def test_asked_for_in_the_body(request):
 def test_a_world_of_one(device_mesh, process_group, world):
     assert process_group.size() == world.size == 1
     dist.barrier()
-'''
+"""
 
-WORLD = '''
+WORLD = """
 import dataclasses
 import os
 import pathlib
@@ -198,9 +198,9 @@ class TestClass:
     @pytest.mark.world_size(2)
     def test_method(self, world):
         assert world.size == 2
-'''
+"""
 
-SEED = '''
+SEED = """
 import os
 import pathlib
 import random
@@ -216,9 +216,9 @@ def test_seed(world):
         torch.initial_seed(), torch.rand(()).item(), random.random(), numpy.random.random()
     ]
     (pathlib.Path(os.environ["SEEDS"]) / str(world.rank)).write_text(repr(drawn))
-'''
+"""
 
-OVERRIDDEN = '''
+OVERRIDDEN = """
 import unittest
 
 import pytest
@@ -268,7 +268,7 @@ class TestMethods(unittest.TestCase):
     @pytest.mark.world_size(2)
     def test_fixture(self):
         self.assertEqual(self.world, "theirs")
-'''
+"""
 
 
 def test_groups_and_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,9 @@ def test_importing_the_package_and_the_plugin_imports_no_torch() -> None:
 
 def test_importing_the_package_does_not_import_the_plugin() -> None:
     code = "import sys, pytest_shardcheck; print('pytest_shardcheck.plugin' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout == "False\n"
 
 

@@ -34,10 +34,12 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("field", "ini", "by_ini", "args", "by_args"), TOLD)
+@pytest.mark.parametrize("told", TOLD, ids=[told[0] for told in TOLD])
 def test_ini_beats_the_default_and_the_command_line_beats_ini(
-    pytester: pytest.Pytester, field: str, ini: str, by_ini: object, args: list[str], by_args: object
+    pytester: pytest.Pytester, told: tuple[str, str, object, list[str], object]
 ) -> None:
+    field, ini, by_ini, args, by_args = told
+
     assert getattr(_settings(pytester, ini=ini), field) == by_ini
     assert getattr(_settings(pytester, *args), field) == by_args
     assert getattr(_settings(pytester, *args, ini=ini), field) == by_args
@@ -202,7 +204,8 @@ def test_the_values_reach_the_ranks(pytester: pytest.Pytester) -> None:
             "*test_hangs?world2?*",
             "*rank 1*",
             "*shardcheck: bytes at rest per rank*",
-            "*fault_world?world2?*step*0-1*16.4 kB*",
+            "*::test_default_world?world2?",
+            "*step*0-1*16,384*",
         ]
     )
     text = result.stdout.str()

@@ -12,7 +12,6 @@ from pytest_shardcheck.plugin import fixtures
 from pytest_shardcheck.plugin.handle import Shardcheck
 
 
-
 def test_markers(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure()
     plain = pytester.parseconfigure("-p", "no:shardcheck")
@@ -92,9 +91,7 @@ def test_methods_of_shardcheck() -> None:
 
 
 def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
-    with_it, without_it = (
-        pytester.parseconfig(*args) for args in ((), ("-p", "no:shardcheck"))
-    )
+    with_it, without_it = (pytester.parseconfig(*args) for args in ((), ("-p", "no:shardcheck")))
 
     options = set(vars(with_it.option)) - set(vars(without_it.option))
     ini = set(with_it._parser._inidict) - set(without_it._parser._inidict)

@@ -29,7 +29,7 @@ NOT_FOR_RANKS = {
     "xmlpath",
 }
 # The terminal, the cache and our own plugins of either side.
-NOT_IN_RANKS = {"terminalreporter", "terminal", "lfplugin", "nfplugin", "stepwiseplugin"}
+NOT_IN_RANKS = ("terminal", "lfplugin", "nfplugin", "stepwiseplugin", "shardcheck-")
 
 HELPER = """
 import json
@@ -113,7 +113,7 @@ def _flat(path: Path) -> dict[str, Any]:
     facts["plugins"] = sorted(
         name
         for name in facts["plugins"]
-        if name not in NOT_IN_RANKS and not name.startswith(("shardcheck-", "1"))
+        if not name.startswith(NOT_IN_RANKS) and not name.isdigit()  # unnamed: by id()
     )
     return facts
 
@@ -158,8 +158,8 @@ def test_options_files_and_environment(
     _write(
         pytester,
         {
-            "configuration/custom.ini": "[pytest]\npython_files = check_*.py\naddopts = --tb=short\n"
-            "markers = mine: ours\nsweetness = not at all\nstrict_markers = true\n",
+            "configuration/custom.ini": "[pytest]\npython_files = check_*.py\n"
+            "addopts = --tb=short\nmarkers = mine: ours\nsweetness = not at all\nstrict_markers = true\n",
             **{f"tests/{f}/check_same.py": SAME_NAME.format(folder=f) for f in folders},
             **{
                 f"tests/{f}/conftest.py": "import pytest\n\n@pytest.fixture\ndef where():\n"
@@ -321,21 +321,33 @@ def test_parameters_that_differ_between_processes(
     assert "Traceback" not in text
 
 
-def test_a_module_that_starts_a_thread_is_spawned(pytester: pytest.Pytester) -> None:
+def test_modules_that_make_forking_unsafe_are_spawned(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        test_with_thread="""
+        test_a_cuda="""
+        import os
+        import pytest
+        import torch
+
+        if "RANK" not in os.environ:
+            torch.cuda.is_initialized = lambda: True  # as if this import had used a GPU
+
+        @pytest.mark.world_size(1)
+        def test_it(process_group):
+            assert process_group.size() == 1
+        """,
+        test_b_thread="""
         import threading
         import pytest
 
         threading.Thread(target=threading.Event().wait, name="poller", daemon=True).start()
 
-        @pytest.mark.world_size(2)
+        @pytest.mark.world_size(1)
         def test_it(process_group):
             # A fork would have dropped it.
             assert [t.name for t in threading.enumerate() if t.name == "poller"]
-            assert process_group.size() == 2
+            assert process_group.size() == 1
         """,
-        test_without="""
+        test_c_safe="""
         import threading
         import pytest
 
@@ -348,11 +360,14 @@ def test_a_module_that_starts_a_thread_is_spawned(pytester: pytest.Pytester) -> 
 
     result = pytester.runpytest_subprocess("-p", "no:randomly")
 
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
-        ["shardcheck: ranks of *test_with_thread.py were spawned, not forked: *thread*poller*"]
+        [
+            "shardcheck: ranks of *test_a_cuda.py were spawned, not forked: *initialises CUDA",
+            "shardcheck: ranks of *test_b_thread.py were spawned, not forked: *thread*poller*",
+        ]
     )
-    assert "test_without.py were spawned" not in result.stdout.str()
+    assert "test_c_safe.py were spawned" not in result.stdout.str(), "for what others imported"
 
 
 def test_output_options(pytester: pytest.Pytester) -> None:
@@ -385,9 +400,9 @@ def test_output_options(pytester: pytest.Pytester) -> None:
         [
             "ranks 0-1 of 2 failed in its call",
             "Traceback (most recent call last):",
-            "*test_output.py*, line 12, in test_fails",
+            "*test_output.py*, line 13, in test_fails",
             "    helper(prepared)",
-            "*test_output.py*, line 15, in helper",
+            "*test_output.py*, line 16, in helper",
             "AssertionError: assert 2 == 3",
         ]
     )

@@ -1,0 +1,116 @@
+"""What the session knows of one rank, and what that means for a phase. Runs in the session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pytest_shardcheck.worlds.channel import Message
+from pytest_shardcheck.worlds.outcome import Kind, Phase, RankResult, describe_exit, raw_kind
+
+PHASES: Final[tuple[Literal["setup", "call", "teardown"], ...]] = ("setup", "call", "teardown")
+
+
+@dataclass
+class RankState:
+    """What the session knows of one rank."""
+
+    rank: int
+    reports: dict[str, Message] = field(default_factory=dict)
+    subtests: list[Message] = field(default_factory=list)
+    readings: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[Message] = field(default_factory=list)
+    capture_fds: list[int] = field(default_factory=list)
+    output: bytearray = field(default_factory=bytearray)
+    started: bool = False
+    complete: bool = False
+    stop: Message | None = None
+    exit: int | None = None
+    exit_ns: int = 0
+    stopped: bool = False
+    hung_in: Phase | None = None
+    stack: str = ""
+    last: str = ""
+    gathering: int = 0
+
+    @property
+    def phase(self) -> Phase:
+        """Return the phase that the rank is in."""
+        if not self.started:
+            return "start"
+        for when in PHASES:
+            if when not in self.reports and not (when == "call" and self._without_call):
+                return when
+        return "exit"
+
+    @property
+    def _without_call(self) -> bool:
+        setup = self.reports.get("setup")
+        return setup is not None and setup["report"]["outcome"] != "passed"
+
+    def settled(self, when: str) -> bool:
+        """Tell whether nothing more is to come from this rank for a phase."""
+        if when in self.reports or self.exit is not None:
+            return True
+        if when == "exit":
+            return False
+        return self.complete or (when == "call" and self._without_call)
+
+    def result(self, when: Phase) -> RankResult:
+        """Return what this rank's state means for a phase."""
+        if self.hung_in is not None:
+            return self._without_report("hung", self.hung_in, self.exit_ns)
+        report = self.reports.get(when)
+        if report is None and self.exit is not None and not (self.complete and self.exit == 0):
+            # A rank that failed and was then stopped in a later phase has said what it had to.
+            if earlier := self._earlier_trouble():
+                return self._with_report(earlier)
+            return self._without_report(
+                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
+            )
+        if report is None:
+            return RankResult(rank=self.rank, kind="unreached", phase=when)
+        return self._with_report(report)
+
+    def result_since(self, when: Phase) -> RankResult:
+        """Return this rank's first trouble from a phase on: ranks run ahead of each other."""
+        for phase in PHASES[PHASES.index(when) if when in PHASES else len(PHASES) :]:
+            message = self.reports.get(phase)
+            if message is not None and self._with_report(message).kind != "passed":
+                return self._with_report(message)
+        if self.hung_in is None and self.exit is not None and not self.complete:
+            return self._without_report(
+                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
+            )
+        return self.result(when)
+
+    def _earlier_trouble(self) -> Message | None:
+        troubled = (m for m in self.reports.values() if raw_kind(m["report"]) != "passed")
+        return next(troubled, None)
+
+    def _with_report(self, message: Message) -> RankResult:
+        failed = [m["report"] for m in self.subtests if m["report"]["outcome"] == "failed"]
+        kind, report = raw_kind(message["report"]), message["report"]
+        if kind == "passed" and message["when"] == "call" and failed:
+            # In an ordinary session it is the terminal that turns this into a failure.
+            text = f"contains {len(failed)} failed subtest{'s' if len(failed) > 1 else ''}"
+            kind, report = "failed", {**report, "outcome": "failed", "longrepr": text}
+        return RankResult(
+            rank=self.rank,
+            kind=kind,
+            phase=message["when"],
+            time_ns=message["time_ns"],
+            report=report,
+            subtests=failed if message["when"] == "call" else (),
+        )
+
+    def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
+        how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
+        detail = "\n".join(filter(None, [how, self.last]))
+        return RankResult(
+            rank=self.rank,
+            kind=kind,
+            phase=phase,
+            time_ns=time_ns,
+            detail="\n".join(filter(None, [detail, self.stack])),
+        )
