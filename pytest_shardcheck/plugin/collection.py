@@ -38,11 +38,14 @@ def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> No
     definition = metafunc.definition
     if launches_its_own_ranks(definition):
         return
-    requested = _our_fixtures(definition)
+    specs: list[WorldSpec] = []
+    problem = ""
     try:
-        specs = worlds_of(definition, default_sizes if requested else ())
+        specs = worlds_of(definition, default_sizes if _our_fixtures(definition) else ())
     except UsageError as error:
-        pytest.fail(str(error), pytrace=False)
+        problem = str(error)
+    if problem:  # not in the except block, or the message would be printed twice
+        pytest.fail(problem, pytrace=False)
     if specs:
         metafunc.fixturenames.append(_PARAMETER)
         metafunc.parametrize(_PARAMETER, [_parameter(spec) for spec in specs])

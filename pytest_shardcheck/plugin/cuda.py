@@ -138,7 +138,9 @@ def _memory(memory: object, where: str) -> int:
 
 def _capability(capability: object, where: str) -> tuple[int, int]:
     match capability:
-        case (int(major), int(minor)) | [int(major), int(minor)]:
+        case (int(major), int(minor)) if (
+            bool not in map(type, (major, minor)) and min(major, minor) >= 0
+        ):
             return major, minor
         case str() if match := re.fullmatch(r"(\d+)\.(\d+)", capability):
             return int(match[1]), int(match[2])

@@ -41,7 +41,8 @@ def apply_location(report: pytest.TestReport, call: pytest.CallInfo[None]) -> No
 def summary(outcome: Outcome) -> str:
     """Return the failure in one line."""
     assert outcome.lead is not None
-    return f"{fold_ranks([outcome.lead.rank, *outcome.same])} {_one_line(outcome.lead)}"
+    several = bool(outcome.same)
+    return f"{fold_ranks([outcome.lead.rank, *outcome.same])} {_one_line(outcome.lead, several)}"
 
 
 def plain(item: pytest.Item, text: str) -> Any:
@@ -62,7 +63,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
     tail = _tail(outcome, world)
     path, line, _ = item.location
-    message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead)}"
+    message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead, bool(outcome.same))}"
     crash = _crash(lead, message) or _compat.file_location(path, (line or 0) + 1, message)
     elements.append((_compat.native_traceback([f"{line}\n" for line in tail]), crash, None))
     return _compat.chain_of(elements)
@@ -78,17 +79,17 @@ def _tail(outcome: Outcome, world: World) -> list[str]:
     return lines
 
 
-def _one_line(result: RankResult) -> str:
+def _one_line(result: RankResult, several: bool = False) -> str:
     """Return what became of a rank, and the first line of why, to follow its name."""
-    what = in_short(result.kind, result.phase)
+    what = in_short(result.kind, result.phase, several=several)
     if result.report is not None:
         return f"{what}: {crash_line(result.report)}"
     return f"{what}: {result.detail.splitlines()[0]}" if result.detail else what
 
 
-def _reason(result: RankResult) -> str:
+def _reason(result: RankResult, several: bool) -> str:
     crash = _report_crash(result.report)
-    return f": {crash['message']}" if crash is not None else f" {_one_line(result)}"
+    return f": {crash['message']}" if crash is not None else f" {_one_line(result, several)}"
 
 
 def _crash(result: RankResult, message: str) -> Any:
@@ -114,5 +115,7 @@ def _restored_chain(item: pytest.Item, data: Mapping[str, Any]) -> list[Any]:
     longrepr = report.longrepr
     if isinstance(longrepr, _compat.ExceptionChainRepr):
         return list(longrepr.chain)
+    if hasattr(longrepr, "reprtraceback"):  # --tb=native
+        return [(longrepr.reprtraceback, longrepr.reprcrash, None)]
     text = report.longreprtext if isinstance(longrepr, str) else crash_line(data)
     return [(_compat.native_traceback([f"{text}\n"]), None, None)]

@@ -19,9 +19,8 @@ class Shardcheck:
 
     def __init__(self, context: RankContext) -> None:
         """Speak for the rank of ``context``."""
-        assert context.meter is not None, "a test that requests shardcheck is tracked from setup on"
         self._context = context
-        self._meter = context.meter
+        self._meter = context.track()
 
     def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
         """Return a region to enter with ``with``; it yields a measurement.

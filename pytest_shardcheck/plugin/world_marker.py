@@ -62,10 +62,10 @@ def parse(mark: pytest.Mark, where: str) -> list[WorldSpec]:
             size=size,
             backend=_backend(arguments.get("backend"), device, where),
             device=device,
-            mesh=mesh,
+            named_axes=axes,
             timeout_s=_timeout(arguments.get("timeout"), where),
         )
-        for size, mesh in _shapes(mark.args, arguments.get("mesh"), where)
+        for size, axes in _shapes(mark.args, arguments.get("mesh"), where)
     ]
 
 

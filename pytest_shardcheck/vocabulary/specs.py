@@ -24,14 +24,14 @@ def default_backend(device: str) -> str:
 class WorldSpec:
     """Describe one world; callables that are given as a value receive it.
 
-    `timeout_s` is in seconds (None: the session's). `mesh` is (axis, length) pairs, the last axis
-    fastest. Raises UsageError where the mesh does not hold `size` ranks.
+    `timeout_s` is in seconds (None: the session's). `named_axes` is (axis, length) pairs, the last
+    axis fastest. Raises UsageError where the mesh does not hold `size` ranks.
     """
 
     size: int
     backend: str = "gloo"
     device: str = "cpu"
-    mesh: tuple[tuple[str, int], ...] = ()
+    named_axes: tuple[tuple[str, int], ...] = ()
     timeout_s: float | None = None
     simulated: bool = False
 
@@ -41,17 +41,22 @@ class WorldSpec:
             raise UsageError(f"A world has at least one rank, not {self.size}.")
         held = math.prod(length for _, length in self.axes)
         if held != self.size:
-            raise UsageError(f"The mesh {dict(self.mesh)} holds {held} ranks, not {self.size}.")
+            raise UsageError(f"The mesh {self.mesh} holds {held} ranks, not {self.size}.")
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
         """Name the axes and their lengths: those of the mesh, or one that is called "world"."""
-        return self.mesh or (("world", self.size),)
+        return self.named_axes or (("world", self.size),)
+
+    @property
+    def mesh(self) -> dict[str, int]:
+        """Map the axes to their lengths, in order, as the fixture `world` does."""
+        return dict(self.axes)
 
     @property
     def id(self) -> str:
         """Name the world in a test id: its size or mesh, and whatever is not the default."""
-        shape = "x".join(f"{axis}{length}" for axis, length in self.mesh)
+        shape = "x".join(f"{axis}{length}" for axis, length in self.named_axes)
         parts = [shape or f"world{self.size}"]
         if self.device != "cpu":
             parts.append(self.device)
@@ -77,7 +82,7 @@ class WorldSpec:
             "size": self.size,
             "backend": self.backend,
             "device": self.device,
-            "mesh": [[axis, length] for axis, length in self.mesh],
+            "named_axes": [[axis, length] for axis, length in self.named_axes],
             "timeout_s": self.timeout_s,
             "simulated": self.simulated,
         }
@@ -85,5 +90,5 @@ class WorldSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
         """Build the spec that `to_json` wrote."""
-        mesh = tuple((axis, length) for axis, length in data["mesh"])
-        return cls(**{**data, "mesh": mesh})
+        named_axes = tuple((axis, length) for axis, length in data["named_axes"])
+        return cls(**{**data, "named_axes": named_axes})

@@ -50,19 +50,20 @@ class Outcome:
         assert self.lead is not None
         who = fold_ranks([self.lead.rank, *self.same])
         first = " first" if any(other.kind != "stopped" for other in self.others) else ""
-        return f"{who} of {self.size} {in_short(self.lead.kind, self.lead.phase)}{first}"
+        what = in_short(self.lead.kind, self.lead.phase, several=bool(self.same))
+        return f"{who} of {self.size} {what}{first}"
 
 
-def in_short(kind: Kind, phase: Phase) -> str:
-    """Return what became of a rank, to follow its name."""
+def in_short(kind: Kind, phase: Phase, *, several: bool = False) -> str:
+    """Return what became of a rank, or of several, to follow its name."""
     verbs = {
         "dead": "died in",
         "hung": "did not end",
         "skipped": "skipped the test alone in",
-        "stopped": "was stopped by pytest-shardcheck in",
+        "stopped": f"{'were' if several else 'was'} stopped by pytest-shardcheck in",
         "xfailed": "failed as expected in",
     }
-    return f"{verbs.get(kind, f'{kind} in')} its {phase}"
+    return f"{verbs.get(kind, f'{kind} in')} {'their' if several else 'its'} {phase}"
 
 
 def decide(results: Sequence[RankResult]) -> Outcome:

@@ -46,6 +46,14 @@ class RankContext:
         """Return the rank's device as torch names it."""
         return f"cuda:{self.rank}" if self.order.spec.device == "cuda" else "cpu"
 
+    def track(self) -> Meter:
+        """Return the rank's meter, started by whoever needs it first."""
+        if self.meter is None:
+            from pytest_shardcheck.instruments.meter import Meter
+
+            self.meter = Meter(self.rank, self.device)
+        return self.meter
+
     def exchange(self, value: Any) -> list[Any]:
         """Give plain data to every rank and return everyone's, ordered by rank.
 
@@ -195,9 +203,7 @@ class _Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if item.stash.get(TRACKED, False):
-            from pytest_shardcheck.instruments.meter import Meter
-
-            self._context.meter = Meter(self._context.rank, self._context.device)
+            self._context.track()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:

@@ -10,7 +10,7 @@ from pytest_shardcheck.expectations import judge, judge_given, max_memory, memor
 from pytest_shardcheck.vocabulary import MemoryReading, Reading, StateBytes, Verdict, WorldSpec
 
 WORLD = WorldSpec(size=2)
-MESH = WorldSpec(size=4, mesh=(("pp", 2), ("dp", 2)))
+MESH = WorldSpec(size=4, named_axes=(("pp", 2), ("dp", 2)))
 FULL = {"params": 100, "grads": 100, "optimizer": 200, "buffers": 8}
 
 

@@ -159,7 +159,7 @@ def test_options_files_and_environment(
         pytester,
         {
             "configuration/custom.ini": "[pytest]\npython_files = check_*.py\n"
-            "addopts = --tb=short\nmarkers = mine: ours\nsweetness = not at all\nstrict_markers = true\n",
+            "addopts = --tb=short --strict-markers\nmarkers = mine: ours\nsweetness = not at all\n",
             **{f"tests/{f}/check_same.py": SAME_NAME.format(folder=f) for f in folders},
             **{
                 f"tests/{f}/conftest.py": "import pytest\n\n@pytest.fixture\ndef where():\n"

@@ -43,7 +43,7 @@ def test_the_rank_that_failed_first_leads():
 def test_equal_failures_are_folded_and_addresses_do_not_count():
     texts = ["<a at 0x12>", "<a at 0x34>", "other", "<a at 0x56>"]
     outcome = decide([result(rank, "failed", text) for rank, text in enumerate(texts)])
-    assert outcome.headline == "ranks 0-1, 3 of 4 failed in its call first"
+    assert outcome.headline == "ranks 0-1, 3 of 4 failed in their call first"
     assert [other.rank for other in outcome.others] == [2]
 
 

@@ -74,7 +74,7 @@ def test_one_failed_assertion_is_shown_rewritten_with_its_ranks_output(session):
 
 def test_equal_failures_are_folded(session):
     text = session.failure("test_all_assert[world2]")
-    assert "ranks 0-1 of 2 failed in its call" in text
+    assert "ranks 0-1 of 2 failed in their call" in text
     assert text.count("AssertionError: assert 2 == 5") == 1
 
 
