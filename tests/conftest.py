@@ -40,8 +40,8 @@ class Session:
     def results(self) -> dict[str, list[str]]:
         """Return the words of the short summary (``-rA``) for each test, without its file."""
         words: dict[str, list[str]] = {}
-        lines = re.findall(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS) \S+?::(\S+)", self.out, re.MULTILINE)
-        for word, name in lines:
+        line = r"^(PASSED|FAILED|ERROR|XFAIL|XPASS) (?:at \w+ of )?\S+?::(\S+)"
+        for word, name in re.findall(line, self.out, re.MULTILINE):
             words.setdefault(name.replace("::", "."), []).append(word)
         return words
 

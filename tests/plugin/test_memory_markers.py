@@ -465,9 +465,6 @@ REGIONS = """
     def test_started_and_never_stopped(shardcheck):
         shardcheck.start(build(2)[0])
 
-    def opens_in_setup(shardcheck):
-        run(shardcheck, width=2)
-
     @pytest.fixture
     def measured_in_setup(shardcheck):
         run(shardcheck, width=2)
@@ -564,7 +561,7 @@ CLOSENESS = """
             self.assertEqual(run(self.shardcheck).memory.params, P)
 
     @max_memory(params=P)
-    class TestUnittestMeasuresNothing(unittest.TestCase):
+    class TestMeasuresNothing(unittest.TestCase):
         def test_nothing(self):
             pass
 """
@@ -664,11 +661,6 @@ XFAIL = """
         measurement = run(shardcheck)
         if world.rank == 1:
             shardcheck.check(measurement, pytest_shardcheck.max_memory(params=1))
-
-    @xfail
-    def test_a_marker_of_the_body_is_added_by_request(request, shardcheck):
-        run(shardcheck)
-        raise ValueError("boom")
 """
 
 FILES = {
@@ -684,50 +676,407 @@ FILES = {
 @pytest.fixture(scope="module")
 def session(run_session):
     """Run all of them; the tests below look at its parts."""
-    return run_session(FILES, "-rA", "--tb=short")
+    return run_session(FILES, "-rA")
 
 
-def fragments(*expected: str, id: str) -> object:
-    return pytest.param(id, expected, id=id)
+@pytest.fixture(scope="module")
+def xdist_session(run_session):
+    """Run those with ``xfail`` once more, distributed over two workers."""
+    files = {name: FILES[name] for name in ("kit.py", "test_xfail.py")}
+    return run_session(files, "-rA", "-n", "2")
 
 
-PASSED = [
-    "test_all_exact",
-    "test_all_at_their_ceilings",
-    "test_param_marks[fits]",
-    "test_param_marks[unmarked]",
-    "test_sizes_with_units",
-    "test_tolerance_in_bytes_holds",
-    "test_tolerance_holds_above_too",
-    "test_tolerance_in_percent_holds",
-    "test_tolerance_as_a_share_holds",
-    "test_without_marker_nothing_is_judged",
-    "test_rank_fits[first]",
-    "test_rank_fits[last]",
-    "test_rank_fits[first_from_the_end]",
-    "test_rank_fits[list]",
-    "test_rank_fits[slice]",
-    "test_rank_fits[slice_from_the_end]",
-    "test_each_rank_its_own_value",
-    "test_coordinate_fits[pp2xtp2]",
-    "test_coordinate_on_both_axes[pp2xtp2]",
-    "test_world_size",
-    "test_mapping",
-    "test_callable",
-    "test_callable_returns_a_size_with_a_unit",
-    "test_nested_is_not_judged_unnamed",
-    "test_nested_fits_named",
-    "test_only_the_named_region_is_judged",
-    "test_body_fits",
-    "test_what_is_not_judged_need_not_be_watched",
-    "test_zero_means_zero",
-    "test_zero_on_one_rank_only",
-    "test_opened_on_the_judged_rank",
-    "test_another_try_after_an_exception",
-    "test_repeated_regions_fit",
-    "test_function_wins_over_module",
-    "TestClass.test_class_wins_over_module",
-    "TestStricterClass.test_function_relaxes",
-    "TestUnittest.test_fits",
-    "TestUnittest.test_reads",
-]
+@pytest.mark.parametrize(
+    "name",
+    [
+        "test_all_exact[world2]",
+        "test_all_at_their_ceilings[world2]",
+        "test_sizes_with_units[world2]",
+        "test_param_marks[world2-fits]",
+        "test_param_marks[world2-unmarked]",
+        "test_without_marker_nothing_is_judged[world2]",
+        "test_tolerance_in_bytes_holds[world2]",
+        "test_tolerance_holds_above_too[world2]",
+        "test_tolerance_in_percent_holds[world2]",
+        "test_tolerance_as_a_share_holds[world2]",
+        "test_rank_fits[world2-first]",
+        "test_rank_fits[world2-last]",
+        "test_rank_fits[world2-first_from_the_end]",
+        "test_rank_fits[world2-list]",
+        "test_rank_fits[world2-slice]",
+        "test_rank_fits[world2-slice_from_the_end]",
+        "test_each_rank_its_own_value[world2]",
+        "test_coordinate_fits[pp2xtp2]",
+        "test_coordinate_on_both_axes[pp2xtp2]",
+        "test_world_size[world2]",
+        "test_mapping[world2]",
+        "test_callable[world2]",
+        "test_callable_returns_a_size_with_a_unit[world2]",
+        "test_nested_is_not_judged_unnamed[world2]",
+        "test_nested_fits_named[world2]",
+        "test_only_the_named_region_is_judged[world2]",
+        "test_body_fits[world2]",
+        "test_what_is_not_judged_need_not_be_watched[world2]",
+        "test_zero_means_zero[world2]",
+        "test_zero_on_one_rank_only[world2]",
+        "test_opened_on_the_judged_rank[world2]",
+        "test_another_try_after_an_exception[world2]",
+        "test_repeated_regions_fit[world2]",
+        "test_function_wins_over_module[world2]",
+        "TestClass.test_class_wins_over_module[world2]",
+        "TestStricterClass.test_function_relaxes[world2]",
+        "TestUnittest.test_fits[world2]",
+        "TestUnittest.test_reads[world2]",
+    ],
+)
+def test_met_expectations_pass(session, name):
+    assert session.results.get(name) == ["PASSED"]
+
+
+def test_nothing_else_passes_and_nothing_errs(session):
+    counts = session.outcomes
+    assert counts.get("errors", 0) == 0
+    assert (counts["passed"], counts["skipped"]) == (38, 1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "size"),
+    [
+        ("params", "16,384 B (16.4 kB)"),
+        ("grads", "16,384 B (16.4 kB)"),
+        ("optimizer", "16,384 B (16.4 kB)"),
+        ("buffers", "400 B"),
+        ("state", "49,552 B (49.6 kB)"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("inner", "marker", "side"),
+    [
+        ("exact_is_one_byte_short", "memory", "above"),
+        ("exact_is_one_byte_too_much", "memory", "below"),
+        ("ceiling_is_one_byte_short", "max_memory", "above"),
+    ],
+)
+def test_one_byte_fails(session, inner, marker, side, argument, size):
+    text = session.failure(f"test_{inner}[world2-{argument}]")
+    assert f"\n{marker}({argument}): " in text
+    assert re.search(rf"ranks 0-1: {re.escape(size)}, 1 B \([^)]+ %\) {side}\n", text)
+
+
+def test_a_crossed_ceiling_says_all_there_is_to_know(session):
+    lines = session.failure("test_far_above_its_ceiling[world2]").splitlines()
+    assert lines[1:] == [
+        "max_memory(state): the ceiling of 40,000 B (40.0 kB) was crossed in region 'step' "
+        "at world2",
+        "  ranks 0-1: 49,552 B (49.6 kB), 9,552 B (23.9 %) above",
+        "    params 16,384 B, grads 16,384 B, optimizer 16,384 B, buffers 400 B",
+        '  a ceiling that passes at world size 2: state="49.6 kB"',
+    ]
+
+
+def test_a_missed_exact_value_says_all_there_is_to_know(session):
+    lines = session.failure("test_below_its_exact_value[world2]").splitlines()
+    assert lines[1:] == [
+        "memory(state): 50,000 B (50.0 kB) was expected and not measured in region 'step' "
+        "at world2",
+        "  ranks 0-1: 49,552 B (49.6 kB), 448 B (0.9 %) below",
+        "    params 16,384 B, grads 16,384 B, optimizer 16,384 B, buffers 400 B",
+        "  the value that passes at world size 2: state=49_552",
+    ]
+
+
+def test_the_short_summary_names_the_marker(session):
+    name = "test_zero_is_crossed[world2]"
+    assert f"FAILED test_regions.py::{name} - max_memory(grads): the ceiling of 0 B" in session.out
+
+
+def test_every_ceiling_that_is_printed_passes(session):
+    """Each block: ranks with what they measured, breakdowns, then a ceiling or a value."""
+    blocks = re.findall(
+        r"^((?:  ranks? .+\n    .+\n)+)  a ceiling that passes .*: \w+=\"(.+)\"$",
+        session.out,
+        re.MULTILINE,
+    )
+    assert len(blocks) > 20
+    for ranks, ceiling in blocks:
+        measured = [parse_size(size) for size in re.findall(r"ranks? [^:]+: ([\d,]+ B)", ranks)]
+        assert max(measured) <= parse_size(ceiling) <= 1.01 * max(measured)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "test_param_marks[world2-crossed]",
+            ["max_memory(state): the ceiling of 49,551 B (49.6 kB) was crossed"],
+        ),
+        (
+            "test_only_one_rank_crosses[world2]",
+            [
+                "  rank 0: 16,384 B (16.4 kB), as expected\n",
+                "  rank 1: 32,768 B (32.8 kB), 16,384 B (100.0 %) above\n",
+                "    params 32,768 B, grads 32,768 B, optimizer 32,768 B, buffers 400 B\n",
+                'a ceiling that passes at world size 2: params="32.8 kB"',
+            ],
+        ),
+        (
+            "test_ranks_differ_under_an_exact_marker[world2]",
+            ["rank 1: 32,768 B", 'narrow by rank= or region=, or use max_memory(params="32.8 kB")'],
+        ),
+        ("test_tolerance_in_bytes_is_too_small[world2]", ["± 9 B", "10 B (", "below"]),
+        ("test_tolerance_is_too_small_above_too[world2]", ["± 9 B", "10 B (", "above"]),
+        ("test_tolerance_in_percent_is_too_small[world2]", ["± 166 B", "216 B (1.3 %) below"]),
+        ("test_tolerance_as_a_share_is_too_small[world2]", ["± 166 B", "216 B (1.3 %) below"]),
+        ("test_zero_is_crossed[world2]", ["the ceiling of 0 B", "16,384 B above"]),
+        ("test_failing_does_not_touch_the_next[world2]", ["the ceiling of 1 B"]),
+        ("test_a_fixture_measures[world2]", ["in region 'step'", "32,768 B"]),
+        ("test_device_crosses[world2]", ["max_memory(params, device='cpu')", "32,768 B"]),
+    ],
+)
+def test_unmet_values_fail(session, name, expected):
+    text = session.failure(name)
+    assert [part for part in expected if part not in text] == []
+
+
+def test_all_crossed_arguments_are_shown_and_no_other(session):
+    text = session.failure("test_two_of_three_arguments_are_crossed[world2]")
+    assert "max_memory(params): the ceiling of 16,383 B" in text
+    assert "max_memory(optimizer): the ceiling of 16,382 B" in text
+    assert "max_memory(grads)" not in text
+
+
+@pytest.mark.parametrize("inner", ["comes_before_any_verdict", "inside_a_region"])
+def test_an_exception_leads_and_no_verdict_is_added(session, inner):
+    text = session.failure(f"test_an_exception_{inner}[world2]")
+    assert "ValueError: boom" in text
+    assert "ranks 0-1 of 2 failed in its call" in text
+    assert "max_memory(params)" not in text
+
+
+def test_a_skipped_test_is_not_judged(session):
+    assert re.search(r"^SKIPPED \[1\] test_values.py:\d+: no need$", session.out, re.MULTILINE)
+    assert "test_a_skip_comes_before_any_verdict[world2]" not in session.results
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "ranks"),
+    [
+        ("test_rank_crosses[world2-last]", "rank=-1", "rank 1"),
+        ("test_rank_crosses[world2-one]", "rank=1", "rank 1"),
+        ("test_rank_crosses[world2-list]", "rank=1", "rank 1"),
+        ("test_rank_crosses[world2-slice]", "rank=slice(1, None, None)", "rank 1"),
+        ("test_list_of_both_ranks[world2]", "rank=[0, 1]", "ranks 0-1"),
+        ("test_each_rank_its_own_value_one_is_wrong[world2]", "rank=1", "rank 1"),
+        ("test_coordinate_crosses[pp2xtp2]", "rank={'pp': -1}", "ranks 2-3"),
+        ("test_coordinate_on_the_fast_axis_crosses[pp2xtp2]", "rank={'tp': 1}", "ranks 1, 3"),
+    ],
+)
+def test_only_the_chosen_ranks_are_judged(session, name, claim, ranks):
+    text = session.failure(name)
+    assert f"memory(params, {claim}): " in text
+    assert re.findall(r"^  (ranks? [^:]+): ", text, re.MULTILINE) == [ranks]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("test_rank_matches_nothing[world2-int]", ["rank=2", "this world of ranks 0-1"]),
+        ("test_rank_matches_nothing[world2-negative]", ["rank=-3", "this world of ranks 0-1"]),
+        ("test_rank_matches_nothing[world2-list]", ["rank 5 is not", "this world of ranks 0-1"]),
+        ("test_rank_matches_nothing[world2-slice]", ["slice(2, ", "this world of ranks 0-1"]),
+        ("test_rank_matches_nothing[world2-axis]", ["no axis 'dp'", "its axes: 'world' of 2"]),
+        ("test_rank_matches_nothing[world2-index]", ["index 2 is not", "'world' of 2"]),
+        ("test_coordinate_on_no_axis[pp2xtp2]", ["no axis 'ep'", "'pp' of 2, 'tp' of 2"]),
+        (
+            "test_misspelt_region[world2]",
+            ["'stpe'", "did you mean 'step'?", "'step' (ranks 0-1)", "'evaluation' (ranks 0-1)"],
+        ),
+        ("test_named_region_and_none_opened[world2]", ["opened no region", "region='step'"]),
+        ("test_named_and_opened_on_the_other_rank[world2]", ["no region 'step'", "(rank 0)"]),
+        ("test_opened_on_the_other_rank[world2]", ["rank=1", "'step' (rank 0)"]),
+    ],
+)
+def test_a_narrowing_that_matches_nothing_lists_what_there_was(session, name, expected):
+    text = session.failure(name)
+    assert [part for part in expected if part not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("test_world_size[world4]", ["memory(params, world_size=4): 16,385 B", "ranks 0-3"]),
+        ("test_mapping[world4]", ["the ceiling of 16,000 B", 'at world size 4: params="16.4 kB"']),
+        ("test_callable[world4]", ["the ceiling of 8,192 B", "(100.0 %) above", "at world4"]),
+    ],
+)
+def test_values_by_world_size(session, name, expected):
+    text = session.failure(name)
+    assert [part for part in expected if part not in text] == []
+
+
+def test_a_callable_sees_the_mesh(pytester):
+    """A callable of the world is called at collection; its axes are those of the fixture `world`."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def ceiling(world):
+            assert world.size == 4
+            assert not world.simulated
+            return 1000 // world.mesh["pp"]
+
+        @pytest.mark.world_size(mesh={"pp": 2, "tp": 2})
+        @pytest.mark.max_memory(params=ceiling)
+        def test_pipeline(shardcheck):
+            pass
+        """
+    )
+    result = pytester.runpytest("--collect-only", "-q")
+    result.stdout.fnmatch_lines(["*::test_pipeline[[]pp2xtp2[]]"])
+    assert result.ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "region", "figure"),
+    [
+        ("test_outermost_is_judged_unnamed[world2]", "outer", "16,384 B"),
+        ("test_nested_crosses_named[world2]", "inner", "32,768 B"),
+        ("test_every_outermost_region_is_judged[world2]", "second", "32,768 B"),
+        ("test_body_crosses[world2]", "body", "16,384 B"),
+        ("test_one_of_repeated_regions_crosses[world2]", "step", "32,768 B"),
+        ("test_started_and_stopped[world2]", "step", "32,768 B"),
+        ("test_started_and_never_stopped[world2]", "step", "32,768 B"),
+    ],
+)
+def test_the_region_that_fails_is_named_and_no_other(session, name, region, figure):
+    text = session.failure(name)
+    assert re.findall(r"was crossed in region '(\w+)'", text) == [region]
+    assert f"  ranks 0-1: {figure} (" in text
+
+
+def test_the_occurrence_that_fails_is_named(session):
+    text = session.failure("test_one_of_repeated_regions_crosses[world2]")
+    assert "in region 'step' #1 at world2" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("test_measured_nothing[world2]", ["opened no region", "with shardcheck.measure(model"]),
+        ("test_measured_nothing_with_the_fixture[world2]", ["opened no region", "ranks 0-1"]),
+        ("test_measured_nothing_exactly[world2]", ["memory(params) is unmeasured", "no region"]),
+        ("TestMeasuresNothing.test_nothing[world2]", ["opened no region", "ranks 0-1"]),
+        ("test_watched_nothing[world2]", ["ranks 0-1: no module was watched", "region 'step'"]),
+        ("test_watched_nothing_but_an_empty_list[world2]", ["no module was watched"]),
+        ("test_no_optimizer_was_watched[world2]", ["no optimizer was watched", "optimizer can't"]),
+        ("test_no_module_was_watched[world2]", ["no module was watched", "params can't be known"]),
+        (
+            "test_ceiling_over_zeros[world2]",
+            ["optimizer was 0 on every judged rank", "optimizer=0"],
+        ),
+        ("test_zero_on_the_one_judged_rank[world2]", ["optimizer was 0 on every judged rank"]),
+        ("test_device_that_holds_nothing[world2]", ["device='cuda'", "params was 0"]),
+        ("test_opened_on_one_rank_only[world2]", ["rank 1 recorded no region 'step'", "rank 0"]),
+        ("test_named_and_opened_on_one_rank_only[world2]", ["rank 1 recorded no region 'step'"]),
+        ("test_one_rank_repeats_less[world2]", ["rank 1 recorded no region 'step' #2", "rank 0"]),
+    ],
+)
+def test_nothing_measured_is_no_success(session, name, expected):
+    text = session.failure(name)
+    assert "is unmeasured in region" in text
+    assert [part for part in expected if part not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("test_the_region_ended_by_an_exception[world2]", "ranks 0-1"),
+        ("test_the_region_of_one_rank_ended_by_an_exception[world2]", "rank 1"),
+    ],
+)
+def test_a_region_that_an_exception_ended_is_named(session, name, ranks):
+    text = session.failure(name)
+    assert "max_memory(params)" in text
+    assert "'step'" in text
+    assert ranks in text
+    assert "exception" in text, "it was opened, so 'open it' is no advice"
+
+
+@pytest.mark.parametrize(
+    ("name", "ceilings"),
+    [
+        ("test_module_level[world2]", ["params 16,381"]),
+        ("test_function_is_stricter_than_module[world2]", ["params 16,383"]),
+        ("test_another_narrowing_does_not_replace[world2]", ["params 16,381"]),
+        ("test_the_other_marker_does_not_replace[world2]", ["params 16,381"]),
+        (
+            "test_an_argument_that_is_not_replaced_applies[world2]",
+            ["params 16,384", "optimizer 16,384"],
+        ),
+        ("test_both_of_one_level_apply[world2]", ["params 16,382"]),
+        ("TestClass.test_function_wins_over_class[world2]", ["params 16,383"]),
+        ("TestClass.test_param_wins_over_class[world2-1]", ["params 16,382"]),
+        ("TestStricterClass.test_class_level_crosses[world2]", ["params 16,383"]),
+        ("TestUnittest.test_crosses[world2]", ["params 16,384"]),
+        ("TestUnittest.test_method_wins[world2]", ["params 16,383"]),
+    ],
+)
+def test_the_closest_marker_wins(session, name, ceilings):
+    text = session.failure(name)
+    found = re.findall(r"max_memory\((\w+)[^)]*\): the ceiling of ([\d,]+) B", text)
+    assert [" ".join(pair) for pair in found] == ceilings
+
+
+XFAILED = {
+    "test_bare[world2]": "XFAIL",
+    "test_raises_assertion_error[world2]": "XFAIL",
+    "test_raises_unmet[world2]": "XFAIL",
+    "test_raises_one_of_several[world2]": "XFAIL",
+    "test_raises_value_error[world2]": "FAILED",
+    "test_strict_unmet[world2]": "XFAIL",
+    "test_strict_unmet_named[world2]": "XFAIL",
+    "test_strict_met[world2]": "FAILED",
+    "test_strict_raises_value_error[world2]": "FAILED",
+    "test_met[world2]": "XPASS",
+    "test_condition_is_false[world2]": "FAILED",
+    "test_with_a_reason[world2]": "XFAIL",
+    "test_not_run[world2]": "XFAIL",
+    "test_in_param[world2-1]": "XFAIL",
+    "test_check_unmet[world2]": "XFAIL",
+    "test_check_assertion_error[world2]": "XFAIL",
+    "test_check_value_error[world2]": "FAILED",
+    "test_check_on_one_rank[world2]": "XFAIL",
+}
+
+
+@pytest.mark.parametrize(("name", "word"), XFAILED.items())
+def test_an_unmet_expectation_can_be_expected(session, name, word):
+    assert session.results[name] == [word]
+
+
+@pytest.mark.parametrize(("name", "word"), XFAILED.items())
+def test_an_unmet_expectation_can_be_expected_under_xdist(xdist_session, name, word):
+    assert xdist_session.results[name] == [word]
+
+
+@pytest.mark.parametrize("which", ["session", "xdist_session"])
+def test_another_error_than_the_expected_one_shows_the_verdict(request, which):
+    text = request.getfixturevalue(which).failure("test_raises_value_error[world2]")
+    assert "max_memory(params): the ceiling of 1 B was crossed in region 'step' at world2" in text
+    assert "ranks 0-1: 16,384 B" in text
+
+
+@pytest.mark.parametrize("which", ["session", "xdist_session"])
+def test_a_strict_xfail_that_is_met_says_so(request, which):
+    assert "[XPASS(strict)]" in request.getfixturevalue(which).failure("test_strict_met[world2]")
+
+
+def test_the_reason_of_an_xfail_is_shown(session):
+    assert "test_with_a_reason[world2] - sharding is broken, see #7" in session.out
+
+
+@pytest.mark.parametrize("which", ["session", "xdist_session"])
+def test_no_process_and_no_file_is_left(request, which):
+    session = request.getfixturevalue(which)
+    assert session.processes_left() == []
+    assert session.files_left() == []

@@ -19,8 +19,8 @@ NCCL = "cpu:gloo,cuda:nccl"
         (WorldSpec(size=2, device="cuda", backend=NCCL), "world2-cuda"),
         (WorldSpec(size=2, device="cuda", backend="gloo"), "world2-cuda-gloo"),
         (WorldSpec(size=2, backend="cpu:gloo,cuda:gloo"), "world2-cpu-gloo-cuda-gloo"),
-        (WorldSpec(size=6, mesh=DP_TP), "dp2xtp3"),
-        (WorldSpec(size=6, mesh=DP_TP, device="cuda", backend=NCCL), "dp2xtp3-cuda"),
+        (WorldSpec(size=6, named_axes=DP_TP), "dp2xtp3"),
+        (WorldSpec(size=6, named_axes=DP_TP, device="cuda", backend=NCCL), "dp2xtp3-cuda"),
         (WorldSpec(size=64, simulated=True), "world64-simulated"),
     ],
 )
@@ -33,7 +33,7 @@ def test_the_default_backend_goes_with_the_device() -> None:
 
 
 def test_ranks_are_placed_row_major() -> None:
-    spec = WorldSpec(size=6, mesh=DP_TP)
+    spec = WorldSpec(size=6, named_axes=DP_TP)
     assert [tuple(spec.coordinate(rank).items()) for rank in range(6)] == [
         (("dp", dp), ("tp", tp)) for dp in range(2) for tp in range(3)
     ]
@@ -48,12 +48,12 @@ def test_a_world_without_a_mesh_is_one_axis() -> None:
 @pytest.mark.parametrize("rank", [-1, 6])
 def test_no_rank_outside_of_the_world_has_a_place(rank: int) -> None:
     with pytest.raises(IndexError, match=f"rank {rank} is not in a world of 6"):
-        WorldSpec(size=6, mesh=DP_TP).coordinate(rank)
+        WorldSpec(size=6, named_axes=DP_TP).coordinate(rank)
 
 
 def test_a_mesh_of_another_size_is_refused() -> None:
     with pytest.raises(UsageError, match=r"\{'dp': 2, 'tp': 3\} holds 6 ranks, not 4"):
-        WorldSpec(size=4, mesh=DP_TP)
+        WorldSpec(size=4, named_axes=DP_TP)
 
 
 def test_an_empty_world_is_refused() -> None:
@@ -65,7 +65,7 @@ def test_an_empty_world_is_refused() -> None:
     "spec",
     [
         WorldSpec(size=2),
-        WorldSpec(size=6, mesh=DP_TP, device="cuda", backend="nccl", timeout_s=1.5, simulated=True),
+        WorldSpec(size=6, named_axes=DP_TP, device="cuda", backend="nccl", timeout_s=1.5, simulated=True),
     ],
 )
 def test_a_spec_survives_json(spec: WorldSpec) -> None:

@@ -1,0 +1,115 @@
+"""Every call that reaches a process group is seen, whoever made it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_shardcheck.instruments import c10d_tap
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.returns = 0
+
+    def issued(self, operator: str, group: str) -> int:
+        self.calls.append((c10d_tap.CANONICAL[operator], group))
+        return len(self.calls)
+
+    def returned(self, token: int) -> None:
+        assert token <= len(self.calls)
+        self.returns += 1
+
+    def names(self) -> list[str]:
+        names = [name for name, _ in self.calls]
+        self.calls.clear()
+        return names
+
+
+@pytest.fixture
+def recorder():
+    c10d_tap.install()
+    recorder = Recorder()
+    before = c10d_tap._listener
+    c10d_tap.listen(recorder)
+    yield recorder
+    c10d_tap.listen(before)
+
+
+@pytest.fixture
+def group(tmp_path):
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def tensors(count: int) -> list[torch.Tensor]:
+    return [torch.ones(2) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("call", "seen"),
+    [
+        (lambda x: dist.all_reduce(x), ["all_reduce"]),
+        (lambda x: dist.all_reduce(x, async_op=True).wait(), ["all_reduce"]),
+        (lambda x: dist.all_gather([torch.empty(2)], x), ["all_gather"]),
+        (lambda x: dist.all_gather_into_tensor(torch.empty(2), x), ["all_gather"]),
+        (lambda x: dist.reduce_scatter(torch.empty(2), [x]), ["reduce_scatter"]),
+        (lambda x: dist.reduce_scatter_tensor(torch.empty(2), x), ["reduce_scatter"]),
+        (lambda x: dist.broadcast(x, 0), ["broadcast"]),
+        (lambda x: dist.reduce(x, 0), ["reduce"]),
+        (lambda x: dist.gather(x, [torch.empty(2)]), ["gather"]),
+        (lambda x: dist.scatter(x, [torch.ones(2)]), ["scatter"]),
+        (lambda x: dist.all_to_all_single(torch.empty(2), x), ["all_to_all"]),
+        (lambda x: dist.barrier(), ["barrier"]),
+        (lambda x: dist.all_gather_object([None], 1), ["all_gather", "all_gather"]),
+        (lambda x: functional.all_reduce(x, "sum", dist.group.WORLD).sum(), ["all_reduce"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # 2.13 renames them
+def test_each_api_is_seen_as_what_it_is(group, recorder, call, seen):
+    call(torch.ones(2))
+    assert recorder.names() == seen
+    assert recorder.returns == len(seen)
+
+
+def test_inference_mode_hides_nothing(group, recorder):
+    with torch.inference_mode():
+        dist.all_reduce(torch.ones(2))
+    assert recorder.names() == ["all_reduce"]
+
+
+def test_ddps_reducer_and_fsdps_units_are_seen(group, recorder):
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    recorder.names()
+    model(torch.ones(1, 2)).sum().backward()
+    assert "all_reduce" in recorder.names()
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    for layer in model:
+        fully_shard(layer)
+    recorder.names()
+    model(torch.ones(1, 2)).sum().backward()
+    # A world of one has nothing to exchange, and torch knows it.
+    assert recorder.names() == []
+
+
+def test_a_group_is_called_by_its_description(group, recorder):
+    other = dist.new_group([0], group_desc="dp")
+    dist.all_reduce(torch.ones(2))
+    dist.all_reduce(torch.ones(2), group=other)
+    assert recorder.calls == [("all_reduce", "default_pg"), ("all_reduce", "dp")]
+
+
+def test_nobody_listens_nobody_pays(group, recorder):
+    c10d_tap.listen(None)
+    value = torch.ones(2)
+    dist.all_reduce(value)
+    assert value.tolist() == [1, 1]
+    assert recorder.calls == []
