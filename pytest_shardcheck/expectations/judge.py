@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_shardcheck.expectations.closeness import applicable
@@ -19,19 +19,41 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 Readings: TypeAlias = Mapping[int, Sequence[Reading]]
+Abandoned: TypeAlias = Mapping[int, Sequence[str]]  # rank to regions that an exception ended
 _Place: TypeAlias = tuple[str, int]  # a region's name and its occurrence
-_Judged: TypeAlias = dict[_Place, dict[int, Reading]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Evidence:
+    """What the ranks of a world have to show."""
+
+    readings: Readings
+    abandoned: Abandoned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """The part of the evidence that one expectation is about."""
+
+    ranks: Sequence[int]
+    by_place: Mapping[_Place, Mapping[int, Reading]]
+    abandoned: Abandoned
 
 
 def judge(
-    expectations: Sequence[Expectation], spec: WorldSpec, readings: Readings
+    expectations: Sequence[Expectation],
+    spec: WorldSpec,
+    readings: Readings,
+    abandoned: Abandoned | None = None,
 ) -> list[Verdict]:
     """Hold the expectations of one world against what its ranks measured, by rank.
 
-    There is a verdict for each argument and each occurrence of a judged region. Raises UsageError
-    where a value can't be worked out for this world.
+    `abandoned` names the regions that have no reading because an exception ended them. There is a
+    verdict for each argument and each occurrence of a judged region. Raises UsageError where a
+    value can't be worked out for this world.
     """
-    return _judge_all(expectations, spec, readings, chosen=False)
+    evidence = _Evidence(readings=readings, abandoned=abandoned or {})
+    return _judge_all(expectations, spec, evidence, chosen=False)
 
 
 def judge_given(
@@ -41,21 +63,22 @@ def judge_given(
 
     As `judge`, but a rank without a reading is nobody's fault, and a nested region was meant.
     """
-    return _judge_all(expectations, spec, readings, chosen=True)
+    evidence = _Evidence(readings=readings, abandoned={})
+    return _judge_all(expectations, spec, evidence, chosen=True)
 
 
 def _judge_all(
-    expectations: Sequence[Expectation], spec: WorldSpec, readings: Readings, *, chosen: bool
+    expectations: Sequence[Expectation], spec: WorldSpec, evidence: _Evidence, *, chosen: bool
 ) -> list[Verdict]:
     return [
         verdict
         for expectation in applicable(expectations, spec)
-        for verdict in _judge_one(expectation, spec, readings, chosen=chosen)
+        for verdict in _judge_one(expectation, spec, evidence, chosen=chosen)
     ]
 
 
 def _judge_one(
-    expectation: Expectation, spec: WorldSpec, readings: Readings, *, chosen: bool
+    expectation: Expectation, spec: WorldSpec, evidence: _Evidence, *, chosen: bool
 ) -> Iterator[Verdict]:
     try:
         ranks = expectation.narrowing.select_ranks(spec)
@@ -63,15 +86,13 @@ def _judge_one(
         yield from _unmatched(expectation, str(error))
         return
     if chosen:
-        ranks = tuple(rank for rank in ranks if rank in readings)
-    judged = _judged_readings(expectation, ranks, readings, nested=chosen)
-    if ranks and not judged:
-        yield from _unmatched(expectation, _what_regions_there_were(expectation, readings))
+        ranks = tuple(rank for rank in ranks if rank in evidence.readings)
+    judged = _judged(expectation, ranks, evidence, nested=chosen)
+    if ranks and not judged.by_place:
+        yield from _unmatched(expectation, _what_regions_there_were(expectation, evidence))
         return
     for argument in expectation.values:
-        verdicts = [
-            _verdict(expectation, argument, place, ranks, judged[place]) for place in judged
-        ]
+        verdicts = [_verdict(expectation, argument, place, judged) for place in judged.by_place]
         yield from _refuse_vacuous(expectation, verdicts)
 
 
@@ -87,31 +108,35 @@ def _unmatched(expectation: Expectation, detail: str) -> Iterator[Verdict]:
         )
 
 
-def _judged_readings(
-    expectation: Expectation, ranks: Sequence[int], readings: Readings, *, nested: bool
+def _judged(
+    expectation: Expectation, ranks: Sequence[int], evidence: _Evidence, *, nested: bool
 ) -> _Judged:
     name = expectation.narrowing.region
     found = [
         (rank, reading)
         for rank in ranks
-        for reading in readings.get(rank, ())
+        for reading in evidence.readings.get(rank, ())
         if reading.region == name or (name is None and (nested or reading.outermost))
     ]
-    # Where one rank opened a region and another none, the region is what the test is about.
-    opened = [(rank, reading) for rank, reading in found if not reading.implicit]
-    judged: _Judged = {}
-    for rank, reading in opened or found:
-        judged.setdefault((reading.region, reading.occurrence), {})[rank] = reading
-    return judged
+    # Where any rank opened a region, no other's body is one: the test is about the region.
+    everything = (reading for of_rank in evidence.readings.values() for reading in of_rank)
+    if not all(reading.implicit for reading in everything):
+        found = [(rank, reading) for rank, reading in found if not reading.implicit]
+    by_place: dict[_Place, dict[int, Reading]] = {}
+    for rank, reading in found:
+        by_place.setdefault((reading.region, reading.occurrence), {})[rank] = reading
+    return _Judged(ranks=ranks, by_place=by_place, abandoned=evidence.abandoned)
 
 
-def _what_regions_there_were(expectation: Expectation, readings: Readings) -> str:
+def _what_regions_there_were(expectation: Expectation, evidence: _Evidence) -> str:
+    name = expectation.narrowing.region
+    if lost := _lost(evidence.abandoned, name):
+        return lost
     ranks_of: dict[str, list[int]] = {}
-    for rank, of_rank in readings.items():
+    for rank, of_rank in evidence.readings.items():
         for reading in of_rank:
             if not reading.implicit:
                 ranks_of.setdefault(reading.region, []).append(rank)
-    name = expectation.narrowing.region
     if not ranks_of:
         opens = f"shardcheck.measure(model, optimizer, region={name or 'step'!r})"
         return f"the test opened no region; put the step inside `with {opens}:`"
@@ -121,21 +146,15 @@ def _what_regions_there_were(expectation: Expectation, readings: Readings) -> st
     return f"the judged ranks opened no {wanted}{hint}; there were {there}"
 
 
-def _verdict(
-    expectation: Expectation,
-    argument: str,
-    place: _Place,
-    ranks: Sequence[int],
-    by_rank: Mapping[int, Reading],
-) -> Verdict:
+def _verdict(expectation: Expectation, argument: str, place: _Place, judged: _Judged) -> Verdict:
     region, occurrence = place
     expected = _amount(expectation, argument)
     tolerance = tolerance_of(expected, expectation.tolerance)
     found = {
         rank: expectation.measure.read(reading, argument, expectation.narrowing)
-        for rank, reading in by_rank.items()
+        for rank, reading in judged.by_place[place].items()
     }
-    detail = _why_unmeasured(place, ranks, found)
+    detail = _why_unmeasured(place, judged, found)
     return Verdict(
         marker=expectation.marker,
         argument=argument,
@@ -160,10 +179,26 @@ def _amount(expectation: Expectation, argument: str) -> int:
     return value
 
 
-def _why_unmeasured(place: _Place, ranks: Sequence[int], found: Mapping[int, Figure]) -> str:
-    absent = [rank for rank in ranks if rank not in found]
+def _lost(abandoned: Abandoned, name: str | None) -> str:
+    """Say which regions have no reading because an exception ended them."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, regions in abandoned.items():
+        for region in dict.fromkeys(regions):
+            if name in (None, region):
+                ranks_of.setdefault(region, []).append(rank)
+    return "; ".join(
+        f"region {region!r} was ended by an exception on {fold_ranks(ranks)}, so it has none; "
+        "keep what may raise out of the region"
+        for region, ranks in ranks_of.items()
+    )
+
+
+def _why_unmeasured(place: _Place, judged: _Judged, found: Mapping[int, Figure]) -> str:
+    absent = [rank for rank in judged.ranks if rank not in found]
     if absent:
         region, occurrence = place
+        if lost := _lost({rank: judged.abandoned.get(rank, ()) for rank in absent}, region):
+            return lost
         return (
             f"{fold_ranks(absent)} recorded no region {region!r} #{occurrence}, which "
             f"{fold_ranks(found)} did; open it there too, or narrow the marker with rank="

@@ -34,6 +34,8 @@ class Meter:
     def __init__(self, rank: int, device: str) -> None:
         """Measure for a rank whose own device is `device` ("cpu", "cuda:0")."""
         self.readings: list[Reading] = []
+        # The names of regions that an exception ended: they have no reading, and were opened.
+        self.abandoned: list[str] = []
         self._rank = rank
         self._device = _indexed(device)
         self._open: list[Region] = []
@@ -151,7 +153,9 @@ class Meter:
     def _drop(self, region: Region) -> None:
         """Forget a region that an exception ended, and those still open inside it."""
         while region in self._open:
-            self._open.pop().phase = Phase.FAILED
+            dropped = self._open.pop()
+            dropped.phase = Phase.FAILED
+            self.abandoned.append(dropped.name)
         self._unlisten_if_idle()
 
     def _record(self, region: Region, *, implicit: bool) -> None:

@@ -145,7 +145,8 @@ class WorldPhases:
         if not expectations:
             return
         spec = self._item.stash[SPEC]
-        verdicts = judge(expectations, spec, self.readings())
+        abandoned = {state.rank: state.abandoned for state in world.states}
+        verdicts = judge(expectations, spec, self.readings(), abandoned)
         if all(verdict.met for verdict in verdicts):
             return
         text = explain(verdicts, spec)

@@ -147,6 +147,7 @@ class _Collector:
             if hasattr(plugin, "__name__")
         }
         self._threads: set[str] = set()
+        self._cuda = False
         self._note_unsafe("conftest.py")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -171,9 +172,11 @@ class _Collector:
         if threads - self._threads:
             names = ", ".join(sorted(threads - self._threads))
             self._collected.unsafe[path] = f"importing it starts a thread ({names})"
-        if sys.modules["torch"].cuda.is_initialized():
+        # It stays initialised: only the file that did it is to blame.
+        cuda = sys.modules["torch"].cuda.is_initialized()
+        if cuda and not self._cuda:
             self._collected.unsafe.setdefault(path, "importing it initialises CUDA")
-        self._threads = threads
+        self._threads, self._cuda = threads, cuda
 
 
 def _threads_of_others(plugins: set[str]) -> set[str]:

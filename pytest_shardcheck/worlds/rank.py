@@ -225,6 +225,7 @@ class _Reporter:
         meter = self._context.meter
         if report.when == "call" and meter is not None:
             message["readings"] = [reading.to_json() for reading in meter.readings]
+            message["abandoned"] = meter.abandoned
         self._context.channel.send(message)
 
     @pytest.hookimpl

@@ -19,6 +19,7 @@ class RankState:
     reports: dict[str, Message] = field(default_factory=dict)
     subtests: list[Message] = field(default_factory=list)
     readings: list[dict[str, Any]] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
     warnings: list[Message] = field(default_factory=list)
     capture_fds: list[int] = field(default_factory=list)
     output: bytearray = field(default_factory=bytearray)

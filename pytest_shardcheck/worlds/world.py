@@ -212,6 +212,7 @@ class World:
         if kind == "report":
             state.reports[message["when"]] = message
             state.readings += message.get("readings", [])
+            state.abandoned += message.get("abandoned", [])
         elif kind == "complete":
             state.complete = True
             state.stop = message["stop"]

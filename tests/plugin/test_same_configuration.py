@@ -398,7 +398,7 @@ def test_output_options(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "ranks 0-1 of 2 failed in its call",
+            "ranks 0-1 of 2 failed in their call",
             "Traceback (most recent call last):",
             "*test_output.py*, line 13, in test_fails",
             "    helper(prepared)",

@@ -107,7 +107,7 @@ def test_only_the_failing_occurrences_are_named() -> None:
 
 @pytest.mark.parametrize("mesh", [(), (("dp", 2), ("tp", 2))])
 def test_the_world_is_named_by_its_id(mesh: tuple[tuple[str, int], ...]) -> None:
-    spec = WorldSpec(size=4, mesh=mesh)
+    spec = WorldSpec(size=4, named_axes=mesh)
     message = explain(judge([max_memory(grads=5)], spec, everywhere()), spec)
     assert f"at {spec.id}\n" in message
 
