@@ -55,18 +55,15 @@ def start_session(config: pytest.Config) -> pytest.Session:
 
 
 def start_fresh_capture(config: pytest.Config, method: Any) -> list[int]:
-    """Replace the capture manager of a forked process by one of its own.
+    """Give the capture manager of a process that captured nothing so far its own files.
 
     Returns the descriptors of the files that hold captured stdout and stderr (none where ``method``
     captures no descriptors). There is no public way to start capturing after start-up.
     """
-    plugins = config.pluginmanager
-    old = plugins.getplugin("capturemanager")
-    if old is not None:
-        old.stop_global_capturing()
-        plugins.unregister(old)
-    manager = CaptureManager(method)
-    plugins.register(manager, "capturemanager")
+    manager = config.pluginmanager.getplugin("capturemanager")
+    assert isinstance(manager, CaptureManager), "a child is started with --capture=no"
+    manager._method = method  # type: ignore[misc]  # registering another manager costs 2 ms
+    manager.stop_global_capturing()
     manager.start_global_capturing()
     manager.suspend_global_capture()
     capturing = manager._global_capturing

@@ -1,26 +1,26 @@
 """The pytest plugin: thin hooks that read settings, call one function, hand the result to pytest.
 
-Loading it imports no torch, and a session without world tests starts no process.
+Loading it imports no torch and little of ours: a session without world tests pays nothing, and
+starts no process. What a hook needs beyond that is imported in it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_shardcheck.plugin import collection, cuda
+from pytest_shardcheck.plugin import fixtures
 from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
 from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
-from pytest_shardcheck.plugin.summary import Summary, attach
-from pytest_shardcheck.vocabulary.errors import DeadRankError, HarnessError, UsageError
-from pytest_shardcheck.worlds.child import IN_CHILD, NODEID
+from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID
 
 if TYPE_CHECKING:
     from pytest_shardcheck.plugin.launching import Launching
     from pytest_shardcheck.plugin.phases import WorldPhases
+    from pytest_shardcheck.plugin.summary import Summary
 
 __all__ = ["device_mesh", "process_group", "shardcheck", "world"]
 
@@ -31,12 +31,13 @@ PHASES: Final[pytest.StashKey[WorldPhases]] = pytest.StashKey()
 # As it is when pytest loads its plugins: before conftests and test modules add their folders.
 _SYS_PATH: Final = tuple(sys.path)
 
-_MARKERS: Final = (
-    "world_size(*sizes, backend, device, mesh, timeout): run on that many ranks, one test a size",
-    "memory(params, grads, optimizer, buffers, state, ...): exact bytes each rank holds at rest",
-    "max_memory(params, grads, optimizer, buffers, state, ...): ceilings on them",
-    "cuda(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
-)
+_MARKERS: Final = {
+    "world_size": "(*sizes, backend, device, mesh, timeout): run on that many ranks, a test a size",
+    "memory": "(params, grads, optimizer, buffers, state, ...): exact bytes a rank holds at rest",
+    "max_memory": "(params, grads, optimizer, buffers, state, ...): ceilings on them",
+    "cuda": "(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
+}
+_OURS: Final = frozenset(fixtures.NAMES)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,16 +48,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
     config.stash[SETTINGS] = read_settings(config)
-    for marker in _MARKERS:
-        config.addinivalue_line("markers", marker)
+    for name, description in _MARKERS.items():
+        config.addinivalue_line("markers", f"{name}{description}")
     if IN_CHILD not in config.stash:
-        config.pluginmanager.register(_Session(config), "shardcheck-session")
+        config.pluginmanager.register(_Session(), "shardcheck-session")
+        config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test of each world."""
-    collection.parametrize(metafunc, metafunc.config.stash[SETTINGS].world_size)
+    if _concerns_us(metafunc.definition):
+        from pytest_shardcheck.plugin.collection import parametrize
+
+        parametrize(metafunc, metafunc.config.stash[SETTINGS].world_size)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,14 +70,10 @@ def pytest_make_collect_report(
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     """Attach worlds and expectations to what was collected; a wrong marker is its error."""
     report = yield
-    if report.passed:
-        try:
-            sizes = collector.config.stash[SETTINGS].world_size
-            report.result = collection.prepare(report.result, sizes)
-        except UsageError as error:
-            report.outcome = "failed"
-            report.longrepr = str(error)
-            report.result = []
+    if report.passed and any(_concerns_us(node) for node in report.result):
+        from pytest_shardcheck.plugin.collection import prepare_report
+
+        prepare_report(report, collector.config.stash[SETTINGS].world_size)
     return report
 
 
@@ -83,31 +84,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         # xdist's loadgroup changes ids: the processes that run ranks know an item by this one.
         item.stash[NODEID] = item.nodeid
     yield
-    try:
-        collection.prepare_again(items)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+    if concerned := _concerning_us(items):
+        from pytest_shardcheck.plugin.collection import prepare_again
+
+        prepare_again(concerned)
+
+
+def _concerns_us(node: pytest.Item | pytest.Collector) -> bool:
+    """Tell whether a test carries one of our markers or requests a fixture of one of our names."""
+    if not isinstance(node, pytest.Item):
+        return False
+    if any(mark.name in _MARKERS for mark in node.iter_markers()):
+        return True
+    info = getattr(node, "_fixtureinfo", None)
+    return info is not None and not _OURS.isdisjoint(info.names_closure)
+
+
+def _concerning_us(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    return [item for item in items if _concerns_us(item)]
 
 
 class _Session:
     """The hooks of the process that runs the session; ranks and their nursery have none of them."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._summary = Summary()
-        config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
+    def __init__(self) -> None:
+        self._summary: Summary | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         # Not when collection ends: --fixtures and others collect, and run nothing.
         config = session.config
         errors = session.testsfailed and not config.option.continue_on_collection_errors
-        if errors or config.option.collectonly or config.option.setupplan:
+        concerned = _concerning_us(session.items)
+        if errors or not concerned or config.option.collectonly or config.option.setupplan:
             return
-        cuda.decide(session.items, require=config.stash[SETTINGS].require_cuda)
-        items = [item for item in session.items if collection.will_run_in_a_world(item)]
-        if items:
-            from pytest_shardcheck.plugin.launching import Launching
+        from pytest_shardcheck.plugin.collection import will_run_in_a_world
+        from pytest_shardcheck.plugin.cuda import decide
+        from pytest_shardcheck.plugin.launching import Launching
 
+        decide(concerned, require=config.stash[SETTINGS].require_cuda)
+        items = [item for item in concerned if will_run_in_a_world(item)]
+        if items:
             launching = Launching(config, config.stash[SETTINGS], _SYS_PATH)
             config.stash[LAUNCHING] = launching
             launching.warm_up(items)
@@ -115,7 +132,7 @@ class _Session:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         launching = item.config.stash.get(LAUNCHING, None)
-        if launching is None or collection.SPEC not in item.stash:
+        if launching is None or not launching.knows(item):
             return (yield)
         from pytest_shardcheck.plugin.phases import WorldPhases
 
@@ -127,8 +144,10 @@ class _Session:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if reason := item.stash.get(cuda.REASON, None):
-            pytest.fail(f"--require-cuda: {reason}", pytrace=False)
+        if "cuda" in item.keywords:
+            from pytest_shardcheck.plugin.cuda import fail_where_required
+
+            fail_where_required(item)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(
@@ -137,25 +156,26 @@ class _Session:
         report = yield
         phases = item.stash.get(PHASES, None)
         if phases is not None:
-            from pytest_shardcheck.plugin import failures
-
-            failures.apply_location(report, call)
-            if call.when == "call":
-                attach(report, item.stash[collection.SPEC], phases.readings())
+            phases.complete_report(report, call)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._summary.add(report)
+        if hasattr(report, "shardcheck"):
+            from pytest_shardcheck.plugin.summary import Summary
+
+            self._summary = self._summary or Summary()
+            self._summary.add(report)
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
-        launching = config.stash.get(LAUNCHING, None)
-        self._summary.write(
-            terminalreporter,
-            with_table=config.stash[SETTINGS].report,
-            spawn_reasons=launching.spawn_reasons if launching is not None else {},
-        )
+        if self._summary is not None:
+            launching = config.stash.get(LAUNCHING, None)
+            self._summary.write(
+                terminalreporter,
+                with_table=config.stash[SETTINGS].report,
+                spawn_reasons=launching.spawn_reasons if launching is not None else {},
+            )
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self, config: pytest.Config) -> None:
@@ -173,11 +193,6 @@ class _NeverXfailTheDead:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, Any, Any]:
         report = yield
-        error = call.excinfo.value if call.excinfo is not None else None
-        if isinstance(error, (DeadRankError, HarnessError)) and hasattr(report, "wasxfail"):
-            from pytest_shardcheck.plugin.phases import names_the_error
-
-            if not names_the_error(item, error):
-                report.outcome = "failed"
-                del report.wasxfail
+        if hasattr(report, "wasxfail") and call.excinfo is not None and PHASES in item.stash:
+            item.stash[PHASES].undo_xfail_of_the_dead(report, call.excinfo.value)
         return report

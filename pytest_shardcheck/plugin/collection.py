@@ -20,11 +20,7 @@ from pytest_shardcheck.plugin import cuda, fixtures
 from pytest_shardcheck.plugin.world_marker import closest_level, worlds_of
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
-from pytest_shardcheck.worlds.rank import TRACKED
-
-# The worlds of a test, and the expectations that hold there.
-SPEC: Final = pytest.StashKey[WorldSpec]()
-EXPECTATIONS: Final = pytest.StashKey[tuple[Expectation, ...]]()
+from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC, TRACKED
 
 # The markers that an item was prepared with. A node id in the arguments makes its item pass through
 # the session's collector once more, and a hook may add markers after that.
@@ -62,14 +58,19 @@ def launches_its_own_ranks(node: pytest.Item) -> bool:
     return bool(getattr(getattr(node, "cls", None), "is_dist_test", False))
 
 
-def prepare(
+def prepare_report(report: pytest.CollectReport, default_sizes: tuple[int, ...]) -> None:
+    """Attach worlds and expectations to a collector's children; say all that is wrong with them."""
+    try:
+        report.result = _prepare(report.result, default_sizes)
+    except UsageError as error:
+        report.outcome = "failed"
+        report.longrepr = str(error)
+        report.result = []
+
+
+def _prepare(
     items: list[pytest.Item | pytest.Collector], default_sizes: tuple[int, ...]
 ) -> list[pytest.Item | pytest.Collector]:
-    """Return a collector's children with worlds and expectations attached.
-
-    Raises:
-        UsageError: All that is wrong with the markers of these tests, one paragraph each.
-    """
     prepared: list[pytest.Item | pytest.Collector] = []
     problems: list[str] = []
     for item in items:
@@ -88,17 +89,18 @@ def prepare_again(items: list[pytest.Item]) -> None:
     """Attach anew to the items that a hook has given markers since they were collected.
 
     Raises:
-        UsageError: All that is wrong with these markers, one paragraph each.
+        pytest.UsageError: All that is wrong with these markers, one paragraph each.
     """
     problems: list[str] = []
     for item in items:
-        if _PREPARED in item.stash and item.stash[_PREPARED] != _our_markers(item):
+        known = item.stash.get(_PREPARED, [])
+        if known != _our_markers(item) and not launches_its_own_ranks(item):
             try:
                 _attach(item, _spec(item))
             except UsageError as error:
                 problems.append(str(error))
     if problems:
-        raise UsageError("\n".join(problems))
+        raise pytest.UsageError("\n".join(problems))
 
 
 def _our_markers(item: pytest.Item) -> list[pytest.Mark]:

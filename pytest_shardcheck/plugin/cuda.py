@@ -15,6 +15,7 @@ import pytest
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.units import format_size, parse_size
 
+# On an item: why it must fail under --require-cuda, and what it needs.
 REASON: Final = pytest.StashKey[str]()
 NEED: Final = pytest.StashKey["Need"]()
 
@@ -92,6 +93,12 @@ def decide(items: Sequence[pytest.Item], *, require: bool) -> None:
             item.stash[REASON] = reason
         elif reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def fail_where_required(item: pytest.Item) -> None:
+    """Fail a test whose skip ``--require-cuda`` has turned into a failure."""
+    if reason := item.stash.get(REASON, None):
+        pytest.fail(f"--require-cuda: {reason}", pytrace=False)
 
 
 def _probe() -> tuple[list[dict[str, Any]], str]:

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_shardcheck.vocabulary.errors import UsageError
-from pytest_shardcheck.worlds.rank import RANK, RankContext
+from pytest_shardcheck.worlds.keys import RANK
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_shardcheck.plugin.handle import Shardcheck
+    from pytest_shardcheck.plugin.place import World
+    from pytest_shardcheck.vocabulary.errors import UsageError
+    from pytest_shardcheck.worlds.rank import RankContext
 
 NAMES: Final = ("process_group", "device_mesh", "world", "shardcheck")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """The world as one of its ranks sees it.
-
-    ``mesh`` maps axis names to lengths, in order; ``tmp_path`` is this rank's own directory (the
-    fixture ``tmp_path`` is the one that all ranks share).
-    """
-
-    rank: int
-    size: int
-    # Left out of the repr, so that the same failed assertion reads the same on every rank.
-    local_rank: int = field(repr=False)
-    backend: str
-    device: str
-    mesh: dict[str, int]
-    simulated: bool
-    tmp_path: Path = field(repr=False)
 
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> World:
     """Return this rank's place in the world, without initialising a process group."""
-    return _world(_context(request))
+    from pytest_shardcheck.plugin.place import place_of
+
+    return place_of(_context(request))
 
 
 @pytest.fixture
@@ -77,6 +59,8 @@ def shardcheck(request: pytest.FixtureRequest) -> Shardcheck:
 
 def no_world(nodeid: str, what: str) -> UsageError:
     """Return the error of a test that uses what only a world has, with the line to add."""
+    from pytest_shardcheck.vocabulary.errors import UsageError
+
     return UsageError(
         f"{nodeid}: {what}, but no world is given for it. Add\n"
         "    @pytest.mark.world_size(2)\n"
@@ -89,20 +73,6 @@ def _context(request: pytest.FixtureRequest) -> RankContext:
     if context is None:  # asked for by request.getfixturevalue(), which collection can't see
         raise no_world(request.node.nodeid, f"it requests the fixture {request.fixturename!r}")
     return context
-
-
-def _world(context: RankContext) -> World:
-    spec = context.order.spec
-    return World(
-        rank=context.rank,
-        size=spec.size,
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        backend=spec.backend,
-        device=context.device,
-        mesh=dict(spec.axes),
-        simulated=spec.simulated,
-        tmp_path=context.own_tmp_path,
-    )
 
 
 def _default_group(context: RankContext) -> ProcessGroup:

@@ -16,9 +16,10 @@ from pytest_shardcheck import _compat
 from pytest_shardcheck.plugin.settings import Settings
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
-from pytest_shardcheck.worlds import rendezvous
-from pytest_shardcheck.worlds.child import NODEID, fingerprint
+from pytest_shardcheck.worlds import coverage, lifeline, rendezvous
+from pytest_shardcheck.worlds.child import fingerprint
 from pytest_shardcheck.worlds.forked import Nursery
+from pytest_shardcheck.worlds.keys import NODEID
 from pytest_shardcheck.worlds.lifeline import Lifeline
 from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.processes import Launcher
@@ -44,7 +45,9 @@ class Launching:
         self._sys_path = sys_path
         self._lifeline = Lifeline()
         self._directory = Path(tempfile.mkdtemp(prefix="shardcheck-"))
+        self._sweeper = lifeline.sweep_up(self._lifeline.read_fd, self._directory)
         self._numbers = itertools.count(1)
+        self._items: set[pytest.Item] = set()
         self._files: tuple[str, ...] = ()
         self._spawners: dict[str, Spawner] = {}
         self._nursery: Nursery | None = None
@@ -53,9 +56,14 @@ class Launching:
 
     def warm_up(self, items: Sequence[pytest.Item]) -> None:
         """Start the nursery for these world tests; it gets ready while the session goes on."""
+        self._items = set(items)
         self._files = tuple(dict.fromkeys(str(item.path) for item in items))
         if self._settings.start == "fork":
             self._start_nursery(self._files)
+
+    def knows(self, item: pytest.Item) -> bool:
+        """Tell whether a test is one of those that run in a world."""
+        return item in self._items
 
     def wait_until_ready(self) -> None:
         """Wait for the nursery; what goes wrong is reported by the tests that need it."""
@@ -95,6 +103,7 @@ class Launching:
             capture=self._config.option.capture,
             threads=self._settings.threads,
             port=listener.getsockname()[1],
+            coverage=coverage.of_session(),
         )
         with listener:
             processes = launcher.launch(order, listener)
@@ -114,7 +123,7 @@ class Launching:
         if self._nursery is not None:
             self._nursery.close()
         self._lifeline.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._sweeper.wait()
 
     def _start_nursery(self, files: tuple[str, ...]) -> None:
         self._nursery = Nursery(

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_shardcheck.expectations import judge
 from pytest_shardcheck.plugin import failures, relay
-from pytest_shardcheck.plugin.collection import EXPECTATIONS, SPEC
 from pytest_shardcheck.plugin.launching import Launching
+from pytest_shardcheck.plugin.summary import attach
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.errors import (
     DeadRankError,
@@ -22,6 +22,7 @@ from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
 )
 from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC
 from pytest_shardcheck.worlds.outcome import Outcome, Phase
 from pytest_shardcheck.worlds.world import World
 
@@ -91,6 +92,18 @@ class WorldPhases:
             self._conclude("teardown", outcome)
             self._conclude("exit", world.finish())
             self._discard()
+
+    def complete_report(self, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
+        """Show a rank's failure instead of ours, and attach what the ranks measured."""
+        failures.apply_location(report, call)
+        if call.when == "call":
+            attach(report, self._item.stash[SPEC], self.readings())
+
+    def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
+        """Make a failure of a dead rank that a mark excuses without naming the error."""
+        if isinstance(error, (DeadRankError, HarnessError)) and not _names(self._item, error):
+            report.outcome = "failed"
+            del report.wasxfail
 
     def readings(self) -> dict[int, list[Reading]]:
         """Return what the ranks have measured so far."""
@@ -177,7 +190,7 @@ def _interrupt() -> NoReturn:
     raise KeyboardInterrupt
 
 
-def names_the_error(item: pytest.Item, error: BaseException) -> bool:
+def _names(item: pytest.Item, error: BaseException) -> bool:
     """Tell whether an xfail mark names one of our errors: a bare one never hides a dead rank."""
     for mark in item.iter_markers("xfail"):
         raises = mark.kwargs.get("raises")

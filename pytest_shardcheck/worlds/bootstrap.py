@@ -9,6 +9,7 @@ Usage: ``python bootstrap.py ROLE CHANNEL_FD LIFELINE_FD`` with ROLE ``nursery``
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import struct
@@ -45,6 +46,8 @@ def main() -> None:
     startup = first_message(channel_fd)
     sys.path[:] = startup["sys_path"]
     sys.argv[:] = startup["argv"]
+    # The nursery collects and freezes everything once, before it forks.
+    gc.disable()
     with warnings.catch_warnings():
         # What torch says when it is imported is not a warning of any test.
         warnings.simplefilter("ignore")
@@ -57,6 +60,7 @@ def main() -> None:
         if role == "nursery":
             import torch._dynamo  # DDP and FSDP import it when first used: 2 s in every rank
 
+    gc.enable()
     torch.set_num_threads(1)
 
     from _pytest.config import _prepareconfig  # what pytest.main() and xdist's workers call

@@ -23,13 +23,9 @@ from pytest_shardcheck import _compat
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.worlds import lifeline, rendezvous
 from pytest_shardcheck.worlds.channel import Channel
+from pytest_shardcheck.worlds.keys import IN_CHILD
 from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.rank import RankFixtures, run_rank
-
-# Set before pytest_configure runs, so that our own plugin knows where it is.
-IN_CHILD: Final = pytest.StashKey[bool]()
-# The node id as collection gave it: a modifyitems hook may change it (xdist's loadgroup does).
-NODEID: Final = pytest.StashKey[str]()
 
 # Options of the session that a child must not follow: what selects tests (the session has done it),
 # what writes a file, a cache or a report, and what starts more processes or a debugger.

@@ -15,9 +15,11 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 # The shell closes every descriptor but the pipe, or it would hold the session's output open.
+_SWEEPER: Final = 'exec >/dev/null 2>&1; while read -r _; do :; done; rm -rf -- "$1"'
 _REAPER: Final = 'exec >/dev/null 2>&1; while read -r _; do :; done; kill -9 -"$1"'
 
 
@@ -63,13 +65,25 @@ def tie_own_group(read_fd: int) -> None:
     if sys.platform == "linux":
         aim(open_line(read_fd), group)
     else:
-        subprocess.Popen(
-            ["/bin/sh", "-c", _REAPER, "reaper", str(group)],
-            stdin=read_fd,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        _start_shell(_REAPER, read_fd, str(group))
+
+
+def sweep_up(read_fd: int, directory: Path) -> subprocess.Popen[bytes]:
+    """Have ``directory`` removed when the session's end closes, also when it was killed.
+
+    The signal that ends our groups leaves nobody to do it; a shell of its own group does.
+    """
+    return _start_shell(_SWEEPER, read_fd, str(directory))
+
+
+def _start_shell(script: str, read_fd: int, argument: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, "pytest-shardcheck", argument],
+        stdin=read_fd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _session_is_gone(line: int) -> bool:

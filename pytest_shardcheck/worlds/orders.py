@@ -62,6 +62,7 @@ class Order:
     capture: str
     threads: int
     port: int
+    coverage: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain data that ``from_json`` reads."""

@@ -769,7 +769,10 @@ def test_one_byte_fails(session, inner, side, argument, size):
 def test_a_crossed_ceiling_says_all_there_is_to_know(session):
     lines = session.failure("test_far_above_its_ceiling[world2]").splitlines()
     assert lines[1:] == [
-        "max_memory(state): the ceiling of 40,000 B (40.0 kB) was crossed in region 'step' at world2",
+        (
+            "max_memory(state): the ceiling of 40,000 B (40.0 kB) was crossed"
+            " in region 'step' at world2"
+        ),
         "  ranks 0-1: 49,552 B (49.6 kB), 9,552 B (23.9 %) above",
         "    params 16,384 B, grads 16,384 B, optimizer 16,384 B, buffers 400 B",
         '  a ceiling that passes at world size 2: state="49.6 kB"',
@@ -779,7 +782,10 @@ def test_a_crossed_ceiling_says_all_there_is_to_know(session):
 def test_a_missed_exact_value_says_all_there_is_to_know(session):
     lines = session.failure("test_below_its_exact_value[world2]").splitlines()
     assert lines[1:] == [
-        "memory(state): 50,000 B (50.0 kB) was expected and not measured in region 'step' at world2",
+        (
+            "memory(state): 50,000 B (50.0 kB) was expected and not measured"
+            " in region 'step' at world2"
+        ),
         "  ranks 0-1: 49,552 B (49.6 kB), 448 B (0.9 %) below",
         "    params 16,384 B, grads 16,384 B, optimizer 16,384 B, buffers 400 B",
         "  the value that passes at world size 2: state=49_552",

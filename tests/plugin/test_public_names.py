@@ -10,6 +10,7 @@ import pytest_shardcheck
 from pytest_shardcheck import plugin
 from pytest_shardcheck.plugin import fixtures
 from pytest_shardcheck.plugin.handle import Shardcheck
+from pytest_shardcheck.plugin.place import World
 
 
 def test_markers(pytester: pytest.Pytester) -> None:
@@ -61,7 +62,7 @@ def test_fixtures(pytester: pytest.Pytester) -> None:
 
 
 def test_fields_of_world() -> None:
-    assert [*fixtures.World.__dataclass_fields__] == [
+    assert [*World.__dataclass_fields__] == [
         "rank",
         "size",
         "local_rank",

@@ -65,7 +65,9 @@ def test_an_empty_world_is_refused() -> None:
     "spec",
     [
         WorldSpec(size=2),
-        WorldSpec(size=6, named_axes=DP_TP, device="cuda", backend="nccl", timeout_s=1.5, simulated=True),
+        WorldSpec(
+            size=6, named_axes=DP_TP, device="cuda", backend="nccl", timeout_s=1.5, simulated=True
+        ),
     ],
 )
 def test_a_spec_survives_json(spec: WorldSpec) -> None:

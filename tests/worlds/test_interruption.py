@@ -70,6 +70,7 @@ def test_kill_9_leaves_no_process_and_nobody_holds_the_output(run_session, phase
     # Returns at once only when no process of the session has inherited its output.
     process.communicate(timeout=5)
     assert session.processes_left() == []
+    assert session.files_left() == []
 
 
 @pytest.mark.parametrize("phase", ["setup", "body", "teardown"])
