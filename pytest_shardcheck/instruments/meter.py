@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
 from .regions import Measurement, Phase, Region, RegionHooks
@@ -17,6 +17,8 @@ from .state import Watched, measure_state, with_larger_grads
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+__tracebackhide__ = hide_from_users
 
 BODY = "body"
 

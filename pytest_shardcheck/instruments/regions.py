@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
     from .state import StateAtRest, Watched
+
+__tracebackhide__ = hide_from_users
 
 
 class Phase(Enum):

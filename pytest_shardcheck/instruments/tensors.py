@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 
 from ._torch_private import inner_tensors, sparse_coo_tensors
+
+__tracebackhide__ = hide_from_users
 
 SEQUENCES = (list, tuple, set, frozenset, deque)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 
 from .tensors import SEQUENCES
+
+__tracebackhide__ = hide_from_users
 
 # Where engines, trainers, containers, wrapped optimizers and pipeline stages keep their parts.
 _OPENED = ("optimizers", "optimizer", "optim", "module", "model", "submod")

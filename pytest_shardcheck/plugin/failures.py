@@ -64,6 +64,8 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     tail = _tail(outcome, world)
     path, line, _ = item.location
     message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead, bool(outcome.same))}"
+    if lead.kind == "stopped" and world.notes:
+        message += f": {world.notes[0]}"
     crash = _crash(lead, message) or _compat.file_location(path, (line or 0) + 1, message)
     elements.append((_compat.native_traceback([f"{line}\n" for line in tail]), crash, None))
     return _compat.chain_of(elements)
@@ -71,7 +73,10 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
 
 def _tail(outcome: Outcome, world: World) -> list[str]:
     assert outcome.lead is not None
-    lines = [f"rank {other.rank} {_one_line(other)}" for other in outcome.others]
+    lines = []
+    for other in outcome.others:
+        lines.append(f"rank {other.rank} {_one_line(other)}")
+        lines += other.detail.splitlines()[1:]  # where a rank hangs is what the reader needs
     lines += [f"note: {note}" for note in world.notes]
     lines += world.collectives
     if outcome.lead.kind in _ADVICE:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_shardcheck.expectations import Expectation, judge_given
+from pytest_shardcheck.instruments.regions import Measurement
 from pytest_shardcheck.reports import explain
-from pytest_shardcheck.vocabulary.errors import UnmetExpectationError, UsageError
+from pytest_shardcheck.vocabulary.errors import (
+    UnmetExpectationError,
+    UsageError,
+    hide_from_users,
+)
 from pytest_shardcheck.vocabulary.readings import Reading
 
 if TYPE_CHECKING:
-    from pytest_shardcheck.instruments.regions import Measurement
     from pytest_shardcheck.worlds.rank import RankContext
+
+__tracebackhide__ = hide_from_users
 
 
 class Shardcheck:
@@ -58,9 +64,11 @@ class Shardcheck:
             UnmetExpectationError: With the marker's message.
             UsageError: No expectation was given, or the block has not ended.
         """
-        if not expectations:
+        if not expectations or not all(isinstance(e, Expectation) for e in expectations):
             raise UsageError(
-                "shardcheck.check(reading, ...) needs an expectation, such as max_memory(state=...)"
+                f"shardcheck.check(reading, {', '.join(map(repr, expectations)) or 'nothing'}): "
+                "expectations are accepted, such as pytest_shardcheck.max_memory(state=...); a "
+                "pytest.mark belongs above the test"
             )
         frozen = _frozen(reading)
         spec = self._context.order.spec
@@ -77,5 +85,12 @@ class Shardcheck:
         return [Reading.from_json(data) for data in readings]
 
 
-def _frozen(reading: Reading | Measurement) -> Reading:
-    return reading if isinstance(reading, Reading) else reading.reading
+def _frozen(reading: object) -> Reading:
+    if isinstance(reading, Measurement):
+        return reading.reading
+    if not isinstance(reading, Reading):
+        raise UsageError(
+            f"{reading!r} is no reading; expected what `with shardcheck.measure(...) as reading:` "
+            "yields, or its .reading"
+        )
+    return reading

@@ -99,7 +99,7 @@ def _percent(excess: int, expected: int) -> str:
     if expected == 0:
         return ""
     percent = abs(excess) / expected * 100
-    return f" ({percent:.1f} %)" if percent >= 0.1 else " (less than 0.1 %)"
+    return f" ({percent:,.1f} %)" if percent >= 0.1 else " (less than 0.1 %)"
 
 
 def _breakdown(state: StateBytes) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 
 class ShardcheckError(Exception):
     """Be the base of everything that pytest-shardcheck raises on purpose."""
@@ -29,3 +31,8 @@ class HungRankError(DeadRankError):
 
 class HarnessError(ShardcheckError):
     """Say that pytest-shardcheck itself is broken: this is never the fault of a test."""
+
+
+# As __tracebackhide__ of a module: pytest hides our frames where the error is one that we raise on
+# purpose, and shows them where it is a defect of ours.
+hide_from_users = methodcaller("errisinstance", ShardcheckError)

@@ -112,10 +112,10 @@ def _lead_order(result: RankResult) -> tuple[bool, bool, int, int]:
 def _signature(result: RankResult) -> tuple[Kind, Phase, object]:
     """Return what makes two failures the same one.
 
-    Addresses, and the rank in the repr of our ``world`` fixture, differ where the failure does not.
+    Addresses, and the rank as our own texts name it, differ where the failure does not.
     """
     text = str(_failure(result.report)) if result.report is not None else result.detail
-    return result.kind, result.phase, re.sub(r"0x[0-9a-fA-F]+|\brank=\d+", "", text)
+    return result.kind, result.phase, re.sub(r"0x[0-9a-fA-F]+|\brank[= ]\d+", "", text)
 
 
 def _failure(report: Mapping[str, Any]) -> object:

@@ -259,6 +259,8 @@ class World:
             state.stack = stacks.get(state.rank, "")
             seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
             state.last = f"still running after {timeout_s:g} s.{seen}"
+        if gathering := [state.rank for state in outstanding if state.gathering]:
+            self.notes.append(f"{fold_ranks(gathering)} waited in shardcheck.gather()")
         self.collectives = watchdog.last_collectives(self.directory, len(self.states))
         self.stop(outstanding)
 

@@ -37,6 +37,8 @@ KIT = """
 """
 
 VALUES = """
+    from pathlib import Path
+
     import pytest
     from kit import P, STATE, run
 
@@ -52,22 +54,16 @@ VALUES = """
     def test_all_at_their_ceilings(shardcheck):
         run(shardcheck)
 
-    @pytest.mark.parametrize("argument", [
-        pytest.param(name, marks=memory(**{name: size - 1})) for name, size in EXACT.items()
-    ])
-    def test_exact_is_one_byte_short(shardcheck, argument):
+    @memory(**{name: size - 1 for name, size in EXACT.items()})
+    def test_exact_is_one_byte_short(shardcheck):
         run(shardcheck)
 
-    @pytest.mark.parametrize("argument", [
-        pytest.param(name, marks=memory(**{name: size + 1})) for name, size in EXACT.items()
-    ])
-    def test_exact_is_one_byte_too_much(shardcheck, argument):
+    @memory(**{name: size + 1 for name, size in EXACT.items()})
+    def test_exact_is_one_byte_too_much(shardcheck):
         run(shardcheck)
 
-    @pytest.mark.parametrize("argument", [
-        pytest.param(name, marks=max_memory(**{name: size - 1})) for name, size in EXACT.items()
-    ])
-    def test_ceiling_is_one_byte_short(shardcheck, argument):
+    @max_memory(**{name: size - 1 for name, size in EXACT.items()})
+    def test_ceiling_is_one_byte_short(shardcheck):
         run(shardcheck)
 
     @pytest.mark.parametrize("argument", [
@@ -103,35 +99,17 @@ VALUES = """
         run(shardcheck, width=1 + world.rank)
 
     @memory(params=P + 10, tolerance=10)
-    def test_tolerance_in_bytes_holds(shardcheck):
-        run(shardcheck)
-
     @memory(params=P - 10, tolerance=10)
-    def test_tolerance_holds_above_too(shardcheck):
+    @memory(params=16_500, tolerance="1%")
+    @memory(params=16_500, tolerance=0.01)
+    def test_tolerances_hold(shardcheck):
         run(shardcheck)
 
     @memory(params=P + 10, tolerance=9)
-    def test_tolerance_in_bytes_is_too_small(shardcheck):
-        run(shardcheck)
-
     @memory(params=P - 10, tolerance=9)
-    def test_tolerance_is_too_small_above_too(shardcheck):
-        run(shardcheck)
-
-    @memory(params=16_500, tolerance="1%")
-    def test_tolerance_in_percent_holds(shardcheck):
-        run(shardcheck)
-
     @memory(params=16_600, tolerance="1%")
-    def test_tolerance_in_percent_is_too_small(shardcheck):
-        run(shardcheck)
-
-    @memory(params=16_500, tolerance=0.01)
-    def test_tolerance_as_a_share_holds(shardcheck):
-        run(shardcheck)
-
-    @memory(params=16_600, tolerance=0.01)
-    def test_tolerance_as_a_share_is_too_small(shardcheck):
+    @memory(params=16_700, tolerance=0.01)
+    def test_tolerances_are_too_small(shardcheck):
         run(shardcheck)
 
     @max_memory(params=1)
@@ -150,8 +128,20 @@ VALUES = """
         pytest.skip("no need")
 
     @max_memory(params=1)
+    def test_a_skip_inside_a_region(shardcheck):
+        with shardcheck.measure():
+            pytest.skip("no need")
+
+    @max_memory(params=1)
     def test_failing_does_not_touch_the_next(shardcheck):
         run(shardcheck)
+
+    @pytest.mark.flaky(reruns=1)
+    @max_memory(params=P)
+    def test_the_second_run_fits(shardcheck, world):
+        ran = Path(__file__).with_name(f"ran{world.rank}")
+        run(shardcheck, width=1 if ran.exists() else 2)
+        ran.touch()
 
     def test_without_marker_nothing_is_judged(shardcheck):
         run(shardcheck)
@@ -167,26 +157,22 @@ RANKS = """
 
     # Rank 0 holds P bytes of parameters, rank 1 holds 2 P.
     @TWO
-    @pytest.mark.parametrize("rank", [
-        pytest.param(name, marks=memory(params=size, rank=rank)) for name, size, rank in [
-            ("first", P, 0),
-            ("last", 2 * P, -1),
-            ("first_from_the_end", P, -2),
-            ("list", 2 * P, [1, -1]),
-            ("slice", 2 * P, slice(1, None)),
-            ("slice_from_the_end", P, slice(None, -1)),
-        ]
-    ])
-    def test_rank_fits(shardcheck, world, rank):
+    @memory(params=P, rank=0)
+    @memory(params=2 * P, rank=-1)
+    @memory(params=P, rank=-2)
+    @memory(params=2 * P, rank=[1, -1])
+    @memory(params=2 * P, rank=slice(1, None))
+    @memory(params=P, rank=slice(None, -1))
+    @memory(params=2 * P, rank={"world": -1})
+    def test_each_choice_of_ranks_fits(shardcheck, world):
         run(shardcheck, width=1 + world.rank)
 
     @TWO
-    @pytest.mark.parametrize("rank", [
-        pytest.param(name, marks=max_memory(params=P, rank=rank)) for name, rank in [
-            ("last", -1), ("one", 1), ("list", [1]), ("slice", slice(1, None)),
-        ]
-    ])
-    def test_rank_crosses(shardcheck, world, rank):
+    @max_memory(params=P + 1, rank=-1)
+    @max_memory(params=P + 2, rank=1)
+    @max_memory(params=P + 3, rank=[1, -1])
+    @max_memory(params=P + 4, rank=slice(1, None))
+    def test_each_choice_of_ranks_crosses(shardcheck, world):
         run(shardcheck, width=1 + world.rank)
 
     @TWO
@@ -207,13 +193,13 @@ RANKS = """
         run(shardcheck, width=1 + world.rank)
 
     @TWO
-    @pytest.mark.parametrize("rank", [
-        pytest.param(name, marks=max_memory(params="1 TB", rank=rank)) for name, rank in [
-            ("int", 2), ("negative", -3), ("list", [0, 5]), ("slice", slice(2, None)),
-            ("axis", {"dp": 0}), ("index", {"world": 2}),
-        ]
-    ])
-    def test_rank_matches_nothing(shardcheck, rank):
+    @max_memory(params="1 TB", rank=2)
+    @max_memory(params="1 TB", rank=-3)
+    @max_memory(params="1 TB", rank=[0, 5])
+    @max_memory(params="1 TB", rank=slice(2, None))
+    @max_memory(params="1 TB", rank={"dp": 0})
+    @max_memory(params="1 TB", rank={"world": 2})
+    def test_rank_matches_nothing(shardcheck):
         run(shardcheck)
 
     # The stages hold P and 2 P, whatever their tensor-parallel index.
@@ -286,6 +272,20 @@ REGIONS = """
     @max_memory(params=P - 1)
     def test_outermost_is_judged_unnamed(shardcheck):
         nested(shardcheck)
+
+    @max_memory(params=P)
+    def test_nested_of_the_same_name_is_not_judged_unnamed(shardcheck):
+        small, large = build(1)[0], build(2)[0]
+        with shardcheck.measure(small):
+            with shardcheck.measure(large):
+                pass
+
+    @max_memory(params=P, region="step")
+    def test_nested_of_the_same_name_is_judged_named(shardcheck):
+        small, large = build(1)[0], build(2)[0]
+        with shardcheck.measure(small):
+            with shardcheck.measure(large):
+                pass
 
     @memory(params=2 * P, region="inner")
     @memory(params=P, region="outer")
@@ -675,6 +675,42 @@ FILES = {
 }
 
 
+MET = [
+    "test_all_exact[world2]",
+    "test_all_at_their_ceilings[world2]",
+    "test_sizes_with_units[world2]",
+    "test_param_marks[world2-fits]",
+    "test_param_marks[world2-unmarked]",
+    "test_without_marker_nothing_is_judged[world2]",
+    "test_tolerances_hold[world2]",
+    "test_each_choice_of_ranks_fits[world2]",
+    "test_each_rank_its_own_value[world2]",
+    "test_coordinate_fits[pp2xtp2]",
+    "test_coordinate_on_both_axes[pp2xtp2]",
+    "test_world_size[world2]",
+    "test_mapping[world2]",
+    "test_callable[world2]",
+    "test_callable_returns_a_size_with_a_unit[world2]",
+    "test_nested_is_not_judged_unnamed[world2]",
+    "test_nested_of_the_same_name_is_not_judged_unnamed[world2]",
+    "test_nested_fits_named[world2]",
+    "test_only_the_named_region_is_judged[world2]",
+    "test_body_fits[world2]",
+    "test_what_is_not_judged_need_not_be_watched[world2]",
+    "test_zero_means_zero[world2]",
+    "test_zero_on_one_rank_only[world2]",
+    "test_opened_on_the_judged_rank[world2]",
+    "test_another_try_after_an_exception[world2]",
+    "test_repeated_regions_fit[world2]",
+    "test_function_wins_over_module[world2]",
+    "TestClass.test_class_wins_over_module[world2]",
+    "TestStricterClass.test_function_relaxes[world2]",
+    "TestUnittest.test_fits[world2]",
+    "TestUnittest.test_reads[world2]",
+    "test_the_second_run_fits[world2]",
+]
+
+
 @pytest.fixture(scope="module")
 def session(run_session):
     """Run all of them; the tests below look at its parts."""
@@ -688,49 +724,7 @@ def xdist_session(run_session):
     return run_session(files, "-rA", "-n", "2")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "test_all_exact[world2]",
-        "test_all_at_their_ceilings[world2]",
-        "test_sizes_with_units[world2]",
-        "test_param_marks[world2-fits]",
-        "test_param_marks[world2-unmarked]",
-        "test_without_marker_nothing_is_judged[world2]",
-        "test_tolerance_in_bytes_holds[world2]",
-        "test_tolerance_holds_above_too[world2]",
-        "test_tolerance_in_percent_holds[world2]",
-        "test_tolerance_as_a_share_holds[world2]",
-        "test_rank_fits[world2-first]",
-        "test_rank_fits[world2-last]",
-        "test_rank_fits[world2-first_from_the_end]",
-        "test_rank_fits[world2-list]",
-        "test_rank_fits[world2-slice]",
-        "test_rank_fits[world2-slice_from_the_end]",
-        "test_each_rank_its_own_value[world2]",
-        "test_coordinate_fits[pp2xtp2]",
-        "test_coordinate_on_both_axes[pp2xtp2]",
-        "test_world_size[world2]",
-        "test_mapping[world2]",
-        "test_callable[world2]",
-        "test_callable_returns_a_size_with_a_unit[world2]",
-        "test_nested_is_not_judged_unnamed[world2]",
-        "test_nested_fits_named[world2]",
-        "test_only_the_named_region_is_judged[world2]",
-        "test_body_fits[world2]",
-        "test_what_is_not_judged_need_not_be_watched[world2]",
-        "test_zero_means_zero[world2]",
-        "test_zero_on_one_rank_only[world2]",
-        "test_opened_on_the_judged_rank[world2]",
-        "test_another_try_after_an_exception[world2]",
-        "test_repeated_regions_fit[world2]",
-        "test_function_wins_over_module[world2]",
-        "TestClass.test_class_wins_over_module[world2]",
-        "TestStricterClass.test_function_relaxes[world2]",
-        "TestUnittest.test_fits[world2]",
-        "TestUnittest.test_reads[world2]",
-    ],
-)
+@pytest.mark.parametrize("name", MET)
 def test_met_expectations_pass(session, name):
     assert session.results.get(name) == ["PASSED"]
 
@@ -738,7 +732,7 @@ def test_met_expectations_pass(session, name):
 def test_nothing_else_passes_and_nothing_errs(session):
     counts = session.outcomes
     assert counts.get("errors", 0) == 0
-    assert (counts["passed"], counts["skipped"]) == (38, 1)
+    assert (counts["passed"], counts["skipped"]) == (len(MET), 2)
 
 
 @pytest.mark.parametrize(
@@ -760,10 +754,10 @@ def test_nothing_else_passes_and_nothing_errs(session):
     ],
 )
 def test_one_byte_fails(session, inner, side, argument, size):
-    text = session.failure(f"test_{inner}[world2-{argument}]")
+    text = session.failure(f"test_{inner}[world2]")
     marker = "memory" if inner.startswith("exact") else "max_memory"
-    assert f"\n{marker}({argument}): " in text
-    assert re.search(rf"ranks 0-1: {re.escape(size)}, 1 B \([^)]+ %\) {side}\n", text)
+    block = text.partition(f"\n{marker}({argument}): ")[2].partition("_memory(")[0]
+    assert re.match(rf".+\n  ranks 0-1: {re.escape(size)}, 1 B \([^)]+ %\) {side}\n", block), text
 
 
 def test_a_crossed_ceiling_says_all_there_is_to_know(session):
@@ -830,10 +824,6 @@ def test_every_ceiling_that_is_printed_passes(session):
             "test_ranks_differ_under_an_exact_marker[world2]",
             ["rank 1: 32,768 B", 'narrow by rank= or region=, or use max_memory(params="32.8 kB")'],
         ),
-        ("test_tolerance_in_bytes_is_too_small[world2]", ["± 9 B", "10 B (", "below"]),
-        ("test_tolerance_is_too_small_above_too[world2]", ["± 9 B", "10 B (", "above"]),
-        ("test_tolerance_in_percent_is_too_small[world2]", ["± 166 B", "216 B (1.3 %) below"]),
-        ("test_tolerance_as_a_share_is_too_small[world2]", ["± 166 B", "216 B (1.3 %) below"]),
         ("test_zero_is_crossed[world2]", ["the ceiling of 0 B", "16,384 B above"]),
         ("test_failing_does_not_touch_the_next[world2]", ["the ceiling of 1 B"]),
         ("test_a_fixture_measures[world2]", ["in region 'step'", "32,768 B"]),
@@ -843,6 +833,20 @@ def test_every_ceiling_that_is_printed_passes(session):
 def test_unmet_values_fail(session, name, expected):
     text = session.failure(name)
     assert [part for part in expected if part not in text] == []
+
+
+def test_tolerances_that_are_too_small_fail(session):
+    text = session.failure("test_tolerances_are_too_small[world2]")
+    expected = re.findall(r"^memory\(params\): ([\d,]+) B \(.*\) ± (\d+) B was", text, re.MULTILINE)
+    assert sorted(expected) == [
+        ("16,374", "9"),
+        ("16,394", "9"),
+        ("16,600", "166"),
+        ("16,700", "167"),
+    ]
+    assert "10 B (less than 0.1 %) above" in text
+    assert "10 B (less than 0.1 %) below" in text
+    assert "216 B (1.3 %) below" in text
 
 
 def test_all_crossed_arguments_are_shown_and_no_other(session):
@@ -860,18 +864,52 @@ def test_an_exception_leads_and_no_verdict_is_added(session, inner):
     assert "max_memory(params)" not in text
 
 
+def test_a_rerun_is_judged_by_its_own_readings(session):
+    assert session.results["test_the_second_run_fits[world2]"] == ["PASSED"]
+    assert "1 rerun in " in session.out, "its first run crossed the ceiling"
+
+
 def test_a_skipped_test_is_not_judged(session):
-    assert re.search(r"^SKIPPED \[1\] test_values.py:\d+: no need$", session.out, re.MULTILINE)
-    assert "test_a_skip_comes_before_any_verdict[world2]" not in session.results
+    skipped = re.findall(r"^SKIPPED \[1\] test_values.py:\d+: no need$", session.out, re.MULTILINE)
+    assert len(skipped) == 2
+    assert not any("test_a_skip" in name for name in session.results)
+
+
+@pytest.mark.parametrize(
+    ("claim", "ceiling"),
+    [
+        ("rank=-1", "16,385 B"),
+        ("rank=1", "16,386 B"),
+        ("rank=[-1, 1]", "16,387 B"),
+        ("rank=slice(1, None, None)", "16,388 B"),
+    ],
+)
+def test_each_choice_of_ranks_is_judged_alone(session, claim, ceiling):
+    text = session.failure("test_each_choice_of_ranks_crosses[world2]")
+    _, found, block = text.partition(f"max_memory(params, {claim}): the ceiling of {ceiling} ")
+    assert found
+    block = block.partition("max_memory(")[0]
+    assert re.findall(r"^  (ranks? [^:]+): ([\d,]+)", block, re.MULTILINE) == [("rank 1", "32,768")]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        "rank=2) matched nothing at world2: rank 2 is not in this world of ranks 0-1",
+        "rank=-3) matched nothing at world2: rank -3 is not in this world of ranks 0-1",
+        "rank=[0, 5]) matched nothing at world2: rank 5 is not in this world of ranks 0-1",
+        "rank=slice(2, None, None)) matched nothing at world2: the slice holds no rank of this",
+        "rank={'dp': 0}) matched nothing at world2: the mesh has no axis 'dp'; its axes: 'world'",
+        "rank={'world': 2}) matched nothing at world2: index 2 is not on the axis 'world' of 2",
+    ],
+)
+def test_a_rank_that_is_not_there_lists_those_that_are(session, expected):
+    assert expected in session.failure("test_rank_matches_nothing[world2]")
 
 
 @pytest.mark.parametrize(
     ("name", "claim", "ranks"),
     [
-        ("test_rank_crosses[world2-last]", "rank=-1", "rank 1"),
-        ("test_rank_crosses[world2-one]", "rank=1", "rank 1"),
-        ("test_rank_crosses[world2-list]", "rank=1", "rank 1"),
-        ("test_rank_crosses[world2-slice]", "rank=slice(1, None, None)", "rank 1"),
         ("test_list_of_both_ranks[world2]", "rank=[0, 1]", "ranks 0-1"),
         ("test_each_rank_its_own_value_one_is_wrong[world2]", "rank=1", "rank 1"),
         ("test_coordinate_crosses[pp2xtp2]", "rank={'pp': -1}", "ranks 2-3"),
@@ -887,12 +925,6 @@ def test_only_the_chosen_ranks_are_judged(session, name, claim, ranks):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("test_rank_matches_nothing[world2-int]", ["rank=2", "this world of ranks 0-1"]),
-        ("test_rank_matches_nothing[world2-negative]", ["rank=-3", "this world of ranks 0-1"]),
-        ("test_rank_matches_nothing[world2-list]", ["rank 5 is not", "this world of ranks 0-1"]),
-        ("test_rank_matches_nothing[world2-slice]", ["slice(2, ", "this world of ranks 0-1"]),
-        ("test_rank_matches_nothing[world2-axis]", ["no axis 'dp'", "its axes: 'world' of 2"]),
-        ("test_rank_matches_nothing[world2-index]", ["index 2 is not", "'world' of 2"]),
         ("test_coordinate_on_no_axis[pp2xtp2]", ["no axis 'ep'", "'pp' of 2, 'tp' of 2"]),
         (
             "test_misspelt_region[world2]",
@@ -948,6 +980,7 @@ def test_a_callable_sees_the_mesh(pytester):
     [
         ("test_outermost_is_judged_unnamed[world2]", "outer", "16,384 B"),
         ("test_nested_crosses_named[world2]", "inner", "32,768 B"),
+        ("test_nested_of_the_same_name_is_judged_named[world2]", "step", "32,768 B"),
         ("test_every_outermost_region_is_judged[world2]", "second", "32,768 B"),
         ("test_body_crosses[world2]", "body", "16,384 B"),
         ("test_one_of_repeated_regions_crosses[world2]", "step", "32,768 B"),
