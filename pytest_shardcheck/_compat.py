@@ -79,6 +79,12 @@ def new_tmp_path(config: pytest.Config, name: str) -> Path:
     return factory.mktemp(name, numbered=True)
 
 
+def base_temporary_directory(config: pytest.Config) -> Path:
+    """Return where the session makes its temporary directories, without a fixture."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory.getbasetemp()
+
+
 def redirect_tmp_path_factory(config: pytest.Config, base: Path) -> None:
     """Have ``tmp_path_factory`` make its directories in ``base``, which must not exist yet."""
     config._tmp_path_factory = TempPathFactory(  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import pytest
 from pytest_shardcheck.plugin import fixtures
 from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
 from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
-from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID
+from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID, SPEC
 
 if TYPE_CHECKING:
     from pytest_shardcheck.plugin.launching import Launching
@@ -61,7 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if _concerns_us(metafunc.definition):
         from pytest_shardcheck.plugin.collection import parametrize
 
-        parametrize(metafunc, metafunc.config.stash[SETTINGS].world_size)
+        parametrize(metafunc, metafunc.config.stash[SETTINGS])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,21 +73,24 @@ def pytest_make_collect_report(
     if report.passed and any(_concerns_us(node) for node in report.result):
         from pytest_shardcheck.plugin.collection import prepare_report
 
-        prepare_report(report, collector.config.stash[SETTINGS].world_size)
+        prepare_report(report, collector.config.stash[SETTINGS])
     return report
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """Heed the markers that other hooks add: a folder's conftest often marks its tests so."""
     for item in items:
         # xdist's loadgroup changes ids: the processes that run ranks know an item by this one.
         item.stash[NODEID] = item.nodeid
     yield
-    if concerned := _concerning_us(items):
+    if _concerning_us(items):
         from pytest_shardcheck.plugin.collection import prepare_again
 
-        prepare_again(concerned)
+        for report in prepare_again(items, config.stash[SETTINGS]):
+            config.hook.pytest_collectreport(report=report)
 
 
 def _concerns_us(node: pytest.Item | pytest.Collector) -> bool:
@@ -139,7 +142,7 @@ class _Session:
         # Here, so that no test is charged for it and no timeout of a test runs yet.
         launching.wait_until_ready()
         phases = item.stash[PHASES] = WorldPhases(launching, item)
-        with phases.attached():
+        with launching.turn(item.stash[SPEC]), phases.attached():
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)

@@ -17,6 +17,7 @@ from pytest_shardcheck.expectations import (
     parse_expectation,
 )
 from pytest_shardcheck.plugin import cuda, fixtures
+from pytest_shardcheck.plugin.settings import Settings
 from pytest_shardcheck.plugin.world_marker import closest_level, worlds_of
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
@@ -29,7 +30,7 @@ _PARAMETER: Final = "_shardcheck_world"
 _MARKERS: Final = frozenset({"world_size", "cuda", *MARKERS})
 
 
-def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> None:
+def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
     """Make one test of each world that the function's markers ask for."""
     definition = metafunc.definition
     if launches_its_own_ranks(definition):
@@ -37,7 +38,7 @@ def parametrize(metafunc: pytest.Metafunc, default_sizes: tuple[int, ...]) -> No
     specs: list[WorldSpec] = []
     problem = ""
     try:
-        specs = worlds_of(definition, default_sizes if _our_fixtures(definition) else ())
+        specs = worlds_of(definition, _default_sizes(definition, settings))
     except UsageError as error:
         problem = str(error)
     if problem:  # not in the except block, or the message would be printed twice
@@ -58,10 +59,10 @@ def launches_its_own_ranks(node: pytest.Item) -> bool:
     return bool(getattr(getattr(node, "cls", None), "is_dist_test", False))
 
 
-def prepare_report(report: pytest.CollectReport, default_sizes: tuple[int, ...]) -> None:
+def prepare_report(report: pytest.CollectReport, settings: Settings) -> None:
     """Attach worlds and expectations to a collector's children; say all that is wrong with them."""
     try:
-        report.result = _prepare(report.result, default_sizes)
+        report.result = _prepare(report.result, settings)
     except UsageError as error:
         report.outcome = "failed"
         report.longrepr = str(error)
@@ -69,13 +70,13 @@ def prepare_report(report: pytest.CollectReport, default_sizes: tuple[int, ...])
 
 
 def _prepare(
-    items: list[pytest.Item | pytest.Collector], default_sizes: tuple[int, ...]
+    items: list[pytest.Item | pytest.Collector], settings: Settings
 ) -> list[pytest.Item | pytest.Collector]:
     prepared: list[pytest.Item | pytest.Collector] = []
     problems: list[str] = []
     for item in items:
         try:
-            prepared += _prepared(item, default_sizes)
+            prepared += _prepared(item, settings)
         except UsageError as error:
             if str(error) not in problems:
                 problems.append(str(error))
@@ -85,22 +86,32 @@ def _prepare(
     return prepared
 
 
-def prepare_again(items: list[pytest.Item]) -> None:
-    """Attach anew to the items that a hook has given markers since they were collected.
+def prepare_again(items: list[pytest.Item], settings: Settings) -> list[pytest.CollectReport]:
+    """Look at what will run once more: hooks have added markers and left tests out since.
 
-    Raises:
-        pytest.UsageError: All that is wrong with these markers, one paragraph each.
+    Takes what is wrong out of ``items`` and returns its errors. (An exception here would be a usage
+    error too, but in a worker xdist takes it for a crash.)
     """
-    problems: list[str] = []
-    for item in items:
-        known = item.stash.get(_PREPARED, [])
-        if known != _our_markers(item) and not launches_its_own_ranks(item):
-            try:
-                _attach(item, _spec(item))
-            except UsageError as error:
-                problems.append(str(error))
-    if problems:
-        raise pytest.UsageError("\n".join(problems))
+    reports = []
+    for item in list(items):
+        try:
+            if item.stash.get(_PREPARED, []) != _our_markers(item):
+                _attach_own(item)
+            _refuse_too_large(item, settings.max_ranks)
+        except UsageError as error:
+            items.remove(item)
+            reports.append(pytest.CollectReport(item.nodeid, "failed", str(error), []))
+    return reports
+
+
+def _refuse_too_large(item: pytest.Item, most: int | None) -> None:
+    spec = item.stash.get(SPEC, None)
+    if spec is not None and most is not None and spec.size > most:
+        raise UsageError(
+            f"{item.nodeid}: a world of {spec.size} ranks was asked for; at most {most} may run at "
+            f"once. Raise --shardcheck-max-ranks (ini shardcheck_max_ranks) to {spec.size}, or "
+            "deselect the test with -k."
+        )
 
 
 def _our_markers(item: pytest.Item) -> list[pytest.Mark]:
@@ -119,22 +130,20 @@ def _duplicates(nodes: list[pytest.Item | pytest.Collector]) -> list[str]:
 
 
 def _prepared(
-    item: pytest.Item | pytest.Collector, default_sizes: tuple[int, ...]
+    item: pytest.Item | pytest.Collector, settings: Settings
 ) -> Iterator[pytest.Item | pytest.Collector]:
     if not isinstance(item, pytest.Item) or launches_its_own_ranks(item) or _PREPARED in item.stash:
         yield item
-    elif isinstance(item, _compat.TestCaseFunction):
-        yield from _clones(item, default_sizes)
+    elif isinstance(item, _compat.TestCaseFunction) and not launches_its_own_ranks(item):
+        yield from _clones(item, settings)
     else:
-        _attach(item, _spec(item))
+        _attach_own(item)
         yield item
 
 
-def _clones(
-    item: _compat.TestCaseFunction, default_sizes: tuple[int, ...]
-) -> Iterator[pytest.Item]:
+def _clones(item: _compat.TestCaseFunction, settings: Settings) -> Iterator[pytest.Item]:
     """Give a unittest method one item for each world."""
-    specs = worlds_of(item, default_sizes if _our_fixtures(item) else ())
+    specs = worlds_of(item, _default_sizes(item, settings))
     for spec in specs:
         clone = _compat.WorldTestCaseFunction.of(item, spec.id)
         if spec.device == "cuda":
@@ -144,6 +153,11 @@ def _clones(
     if not specs:
         _attach(item, None)
         yield item
+
+
+def _attach_own(item: pytest.Item) -> None:
+    if not launches_its_own_ranks(item):
+        _attach(item, _spec(item))
 
 
 def _spec(item: pytest.Item) -> WorldSpec | None:
@@ -194,6 +208,10 @@ def _expectations(item: pytest.Item) -> tuple[Expectation, ...]:
                 parse_expectation(mark.name, mark.args, mark.kwargs, where=item.nodeid, level=level)
             )
     return tuple(found)
+
+
+def _default_sizes(item: pytest.Item, settings: Settings) -> tuple[int, ...]:
+    return settings.world_size if _our_fixtures(item) else ()
 
 
 def _refuse_without_world(

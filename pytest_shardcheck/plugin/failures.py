@@ -9,6 +9,7 @@ import pytest
 
 from pytest_shardcheck import _compat
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
+from pytest_shardcheck.worlds import no_terminal
 from pytest_shardcheck.worlds.outcome import Outcome, RankResult, crash_line, in_short
 from pytest_shardcheck.worlds.world import World
 
@@ -61,7 +62,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     for subtest in lead.subtests:
         elements += _restored_chain(item, subtest)
     elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
-    tail = _tail(outcome, world)
+    tail = _tail(item, outcome, world)
     path, line, _ = item.location
     message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead, bool(outcome.same))}"
     if lead.kind == "stopped" and world.notes:
@@ -71,7 +72,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     return _compat.chain_of(elements)
 
 
-def _tail(outcome: Outcome, world: World) -> list[str]:
+def _tail(item: pytest.Item, outcome: Outcome, world: World) -> list[str]:
     assert outcome.lead is not None
     lines = []
     for other in outcome.others:
@@ -79,6 +80,8 @@ def _tail(outcome: Outcome, world: World) -> list[str]:
         lines += other.detail.splitlines()[1:]  # where a rank hangs is what the reader needs
     lines += [f"note: {note}" for note in world.notes]
     lines += world.collectives
+    if item.config.option.usepdb:
+        lines.append(f"--pdb: {no_terminal.ADVICE}.")
     if outcome.lead.kind in _ADVICE:
         lines.append(_ADVICE[outcome.lead.kind])
     return lines

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,11 @@ from pytest_shardcheck.worlds.keys import NODEID
 from pytest_shardcheck.worlds.lifeline import Lifeline
 from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.processes import Launcher
+from pytest_shardcheck.worlds.slots import Slots
 from pytest_shardcheck.worlds.spawned import Spawner
 from pytest_shardcheck.worlds.world import World
 
+_RANKS_PER_CORE: Final = 4
 # torch's import, and the collection of the world tests, on a busy machine.
 _NURSERY_TIMEOUT_S: Final = 300.0
 
@@ -52,6 +56,7 @@ class Launching:
         self._spawners: dict[str, Spawner] = {}
         self._nursery: Nursery | None = None
         self._nursery_error: HarnessError | None = None
+        self._slots = self._shared_slots()
         self.spawn_reasons: dict[str, str] = {}
 
     def warm_up(self, items: Sequence[pytest.Item]) -> None:
@@ -64,6 +69,21 @@ class Launching:
     def knows(self, item: pytest.Item) -> bool:
         """Tell whether a test is one of those that run in a world."""
         return item in self._items
+
+    @contextlib.contextmanager
+    def turn(self, spec: WorldSpec) -> Generator[None]:
+        """Wait until the ranks of a world may run beside those of other workers."""
+        with self._slots.taken(spec.size) if self._slots else contextlib.nullcontext():
+            yield
+
+    def _shared_slots(self) -> Slots | None:
+        """Return what bounds the ranks over all workers; a session alone has one world a time."""
+        if not hasattr(self._config, "workerinput"):
+            return None
+        # Every worker's base directory is made in the one of the session that started it.
+        shared = _compat.base_temporary_directory(self._config).parent
+        count = self._settings.max_ranks or _RANKS_PER_CORE * (os.cpu_count() or 1)
+        return Slots(shared / "shardcheck-slots", count)
 
     def wait_until_ready(self) -> None:
         """Wait for the nursery; what goes wrong is reported by the tests that need it."""
@@ -122,6 +142,8 @@ class Launching:
         """End every process of ours and remove our files."""
         if self._nursery is not None:
             self._nursery.close()
+        if self._slots is not None:
+            self._slots.close()
         self._lifeline.close()
         self._sweeper.wait()
 

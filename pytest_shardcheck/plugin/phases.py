@@ -33,6 +33,10 @@ _ERRORS: dict[str, type[ShardcheckError]] = {
 }
 
 
+class _LoneSkipError(RankFailedError):
+    """Some ranks skipped: an xfail mark expects a failure, not a test that half ran."""
+
+
 class WorldPhases:
     """Stands in for an item's ``setup``, ``runtest`` and ``teardown`` while its protocol runs.
 
@@ -53,9 +57,14 @@ class WorldPhases:
         names = ("setup", "runtest", "teardown")
         for name in names:
             setattr(self._item, name, getattr(self, name))
+        plugins = self._item.config.pluginmanager
+        # --pdb would open in our own frame: the failure is in another process.
+        post_mortem = plugins.unregister(name="pdbinvoke")
         try:
             yield
         finally:
+            if post_mortem is not None:
+                plugins.register(post_mortem, "pdbinvoke")
             for name in names:
                 delattr(self._item, name)
             self._discard()
@@ -101,7 +110,8 @@ class WorldPhases:
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
         """Make a failure of a dead rank that a mark excuses without naming the error."""
-        if isinstance(error, (DeadRankError, HarnessError)) and not _names(self._item, error):
+        never_expected = (DeadRankError, HarnessError, _LoneSkipError)
+        if isinstance(error, never_expected) and not _names(self._item, error):
             report.outcome = "failed"
             del report.wasxfail
 
@@ -150,7 +160,8 @@ class WorldPhases:
                 pytest.xfail.Exception(str(report.get("wasxfail") or "")),
                 failures.representation(self._item, outcome, self._world),
             )
-        error = _ERRORS[outcome.kind](failures.summary(outcome))
+        kind = _LoneSkipError if outcome.lead.kind == "skipped" else _ERRORS[outcome.kind]
+        error = kind(failures.summary(outcome))
         raise failures.located(error, failures.representation(self._item, outcome, self._world))
 
     def _judge(self, world: World) -> None:

@@ -21,6 +21,7 @@ class Settings:
     timeout_s: float = _DEFAULT_TIMEOUT_S
     start: Start = _DEFAULT_START
     threads: int = 1
+    max_ranks: int | None = None
     world_size: tuple[int, ...] = ()
     report: bool = False
     require_cuda: bool = False
@@ -42,6 +43,12 @@ def add_options(parser: pytest.Parser) -> None:
         "interpreter each (ini: shardcheck_start)",
     )
     group.addoption(
+        "--shardcheck-max-ranks",
+        metavar="N",
+        help="How many ranks may run at once over all xdist workers; a test that needs more is an "
+        "error (ini: shardcheck_max_ranks; default: four a core, and larger worlds run alone)",
+    )
+    group.addoption(
         "--shardcheck-report",
         action="store_true",
         default=None,
@@ -55,6 +62,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     parser.addini("shardcheck_timeout", "Default of --shardcheck-timeout, in seconds")
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
+    parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
     parser.addini("shardcheck_report", "Default of --shardcheck-report", type="bool", default=False)
     parser.addini(
         "shardcheck_require_cuda", "Default of --require-cuda", type="bool", default=False
@@ -78,6 +86,7 @@ def read_settings(config: pytest.Config) -> Settings:
         timeout_s=_timeout(config),
         start=_start(config),
         threads=_count(config.getini("shardcheck_threads") or "1", "ini shardcheck_threads"),
+        max_ranks=_max_ranks(config),
         world_size=tuple(
             _count(text, "ini shardcheck_world_size")
             for text in config.getini("shardcheck_world_size")
@@ -124,6 +133,11 @@ def _start(config: pytest.Config) -> Start:
     if sys.platform != "linux":
         raise pytest.UsageError(f"{source}: fork works on Linux only; use spawn")
     return "fork"
+
+
+def _max_ranks(config: pytest.Config) -> int | None:
+    text, source = _given(config, "shardcheck_max_ranks")
+    return None if text is None else _count(text, source)
 
 
 def _count(text: str, source: str) -> int:

@@ -36,3 +36,7 @@ class HarnessError(ShardcheckError):
 # As __tracebackhide__ of a module: pytest hides our frames where the error is one that we raise on
 # purpose, and shows them where it is a defect of ours.
 hide_from_users = methodcaller("errisinstance", ShardcheckError)
+
+# In messages they are called what a test imports and xfail(raises=...) names.
+for _error in (ShardcheckError, *ShardcheckError.__subclasses__(), HungRankError):
+    _error.__module__ = "pytest_shardcheck"

@@ -98,8 +98,8 @@ def _kind(kinds: set[Kind]) -> Kind:
         return "xfailed"
     if kinds == {"skipped"}:
         return "skipped"
-    # Skipped on some, or stopped without any other trouble: never a pass.
-    return "failed"
+    # Skipped on some is never a pass; stopped without any other trouble waited for nobody.
+    return "failed" if "skipped" in kinds else "hung"
 
 
 def _lead_order(result: RankResult) -> tuple[bool, bool, int, int]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_shardcheck import _compat
-from pytest_shardcheck.worlds import coverage, rendezvous
+from pytest_shardcheck.worlds import coverage, no_terminal, rendezvous
 from pytest_shardcheck.worlds.channel import Channel, Message
 from pytest_shardcheck.worlds.keys import RANK, TRACKED
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
@@ -107,6 +107,7 @@ def _get_ready(
     context = RankContext(rank, order, channel)
     context.own_tmp_path = _make_tmp_path(item.config, directory, rank)
     _seed_and_limit(order.threads, on_cuda=order.spec.device == "cuda")
+    no_terminal.refuse_debuggers(rank)
     rendezvous.install(directory)
     _record_collectives(ring_path(directory, rank))
     return context

@@ -56,7 +56,7 @@ def tensors(count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("call", "seen"),
     [
-        (lambda x: dist.all_reduce(x), ["all_reduce"]),
+        (dist.all_reduce, ["all_reduce"]),
         (lambda x: dist.all_reduce(x, async_op=True).wait(), ["all_reduce"]),
         (lambda x: dist.all_gather([torch.empty(2)], x), ["all_gather"]),
         (lambda x: dist.all_gather_into_tensor(torch.empty(2), x), ["all_gather"]),

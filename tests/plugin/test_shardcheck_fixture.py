@@ -465,7 +465,7 @@ CHECK = """
             shardcheck.check(reading, max_memory(grads=P))
 
     def test_no_expectation(shardcheck):
-        with pytest.raises(UsageError, match=r"needs an expectation, such as max_memory\\(state"):
+        with pytest.raises(UsageError, match=r"expectation.*max_memory\\(state"):
             shardcheck.check(run(shardcheck))
 
     def test_an_open_block(shardcheck):
@@ -749,8 +749,10 @@ def test_a_failed_check_says_all_that_the_marker_says(session):
         "UnmetExpectationError: max_memory(state): the ceiling of 40,000 B (40.0 kB) was crossed "
         "in region 'step' at world2"
     )
-    assert rest == [
-        "rank 0: 49,552 B (49.6 kB), 9,552 B (23.9 %) above",
+    # Both ranks fail, and either may be the first.
+    assert re.match(r"rank [01]: |ranks 0-1: ", rest[0])
+    assert [re.sub(r"^ranks? [^:]+: ", "", line) for line in rest] == [
+        "49,552 B (49.6 kB), 9,552 B (23.9 %) above",
         "params 16,384 B, grads 16,384 B, optimizer 16,384 B, buffers 400 B",
         'a ceiling that passes at world size 2: state="49.6 kB"',
     ]
@@ -759,7 +761,9 @@ def test_a_failed_check_says_all_that_the_marker_says(session):
 
 def test_a_failed_check_on_all_ranks_names_all_of_them(session):
     text = session.failure("test_unmet[world2]")
-    assert re.search(r"ranks 0-1 of 2 failed|rank 1 failed in its call", text)
+    folded = "ranks 0-1 of 2 failed" in text
+    first, other = (set(re.findall(rf"rank ([01]){who} failed", text)) for who in (" of 2", ""))
+    assert folded or first | other == {"0", "1"}
 
 
 @pytest.mark.parametrize(
@@ -786,7 +790,7 @@ def test_a_failed_check_on_all_ranks_names_all_of_them(session):
         ),
         (
             "test_the_marker_does_not_replace_a_check[world2]",
-            ["max_memory(params): the ceiling of 16,383 B", "failed in its call"],
+            ["max_memory(params): the ceiling of 16,383 B", "of 2 failed in "],
         ),
     ],
 )
