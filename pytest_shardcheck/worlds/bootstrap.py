@@ -52,13 +52,7 @@ def main() -> None:
         # What torch says when it is imported is not a warning of any test.
         warnings.simplefilter("ignore")
         import torch
-        import torch.distributed.fsdp
-        import torch.distributed.optim
-        import torch.distributed.tensor
-        import torch.profiler
-
-        if role == "nursery":
-            import torch._dynamo  # DDP and FSDP import it when first used: 2 s in every rank
+        import torch.distributed
 
     gc.enable()
     torch.set_num_threads(1)

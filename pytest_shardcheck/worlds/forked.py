@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -47,9 +48,9 @@ class Nursery:
         """Fork the ranks of a world."""
         ends = [RankEnds.make() for _ in range(order.spec.size)]
         try:
-            self._channel.send({"order": order.to_json()}, [listener.fileno()])
+            self._channel.send({"kind": "order", "order": order.to_json()}, [listener.fileno()])
             for end in ends:
-                self._channel.send({}, [end.their_channel.fileno(), end.their_output])
+                self._channel.send({"kind": "rank"}, [end.their_channel.fileno(), end.their_output])
         except OSError as error:
             raise self._died("took an order") from error
         finally:
@@ -66,6 +67,11 @@ class Nursery:
         for group in world.groups:
             self._worlds[group] = world
         return world
+
+    def learn(self, modules: list[str]) -> None:
+        """Have the nursery import what ranks had to import; it does so before the next order."""
+        with contextlib.suppress(OSError):  # its death is reported by who needs it next
+            self._channel.send({"kind": "preload", "modules": modules})
 
     def wait_fds(self, world: Processes) -> list[int]:
         """Return the nursery's channel: it tells of every end."""

@@ -73,6 +73,9 @@ class Launcher(Protocol):
     def launch(self, order: Order, listener: socket.socket) -> Processes:
         """Start the ranks of a world; raise HarnessError where that is impossible."""
 
+    def learn(self, modules: list[str]) -> None:
+        """Take note of what the ranks of a world had to import of torch."""
+
     def wait_fds(self, world: Processes) -> list[int]:
         """Return descriptors that become readable when the end of a rank may be known."""
 

@@ -83,13 +83,15 @@ def run_rank(
     item: pytest.Item, order: Order, rank: int, channel: Channel, output_fd: int
 ) -> NoReturn:
     """Run ``item`` as rank ``rank`` of the world and end the process; never return or raise."""
+    known = set(sys.modules)
     try:
         stop = _run(item, _get_ready(item, order, rank, channel, output_fd))
     except BaseException:
         stop = {"why": "internal", "text": traceback.format_exc()}
     try:
         _compat.flush_standard_streams()
-        channel.send({"kind": "complete", "stop": stop})
+        imported = [name for name in sys.modules if name not in known and name[:6] == "torch."]
+        channel.send({"kind": "complete", "stop": stop, "imported": imported})
         channel.receive()  # leave
     finally:
         os._exit(0)

@@ -56,6 +56,9 @@ class Spawner:
             world.groups.append(process.pid)  # each was started in a session of its own
         return world
 
+    def learn(self, modules: list[str]) -> None:
+        """Do nothing: each interpreter imports what it needs."""
+
     def wait_fds(self, world: Processes) -> list[int]:
         """Return nothing: the end of a rank's channel is what wakes the session."""
         return []

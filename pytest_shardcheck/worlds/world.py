@@ -51,6 +51,7 @@ class World:
         self._gathers: dict[int, dict[int, Any]] = {}
         # The pipes that some process of the world still holds open.
         self._open_outputs = dict(enumerate(processes.outputs))
+        self._imported: dict[str, None] = {}
         self._closed = False
 
     @property
@@ -108,6 +109,8 @@ class World:
         try:
             kill(self._processes)
             self._launcher.bury(self._processes, _EXIT_S)
+            if self._imported:
+                self._launcher.learn(list(self._imported))
         finally:
             self._drain_outputs()
             for channel in self._processes.channels:
@@ -216,6 +219,7 @@ class World:
         elif kind == "complete":
             state.complete = True
             state.stop = message["stop"]
+            self._imported.update(dict.fromkeys(message["imported"]))
         elif kind == "gather":
             self._gather(state, message)
         elif kind == "refused":

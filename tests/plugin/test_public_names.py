@@ -100,6 +100,7 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
     assert options == {
         "shardcheck_timeout",
         "shardcheck_start",
+        "shardcheck_max_ranks",
         "shardcheck_report",
         "require_cuda",
     }
