@@ -107,6 +107,7 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
     assert ini == {
         "shardcheck_timeout",
         "shardcheck_start",
+        "shardcheck_max_ranks",
         "shardcheck_report",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
