@@ -27,6 +27,19 @@ from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC, TRACKED
 # the session's collector once more, and a hook may add markers after that.
 _PREPARED: Final = pytest.StashKey[list[pytest.Mark]]()
 _PARAMETER: Final = "_shardcheck_world"
+_NO_SNAPSHOT: Final = (
+    "each rank would compare, and write, on its own. Write the expected values into the test, as "
+    "memory(state=...) or as an assertion"
+)
+_NO_BENCHMARK: Final = (
+    "each rank would choose its own number of rounds, and ranks that talk to each other would wait "
+    "for ever. Time a whole session, or a test without a world"
+)
+# Fixtures of other plugins, by name: the package they come from, and why ranks can't have them.
+_NOT_IN_RANKS: Final = {
+    "snapshot": ("syrupy", _NO_SNAPSHOT),
+    "benchmark": ("pytest_benchmark", _NO_BENCHMARK),
+}
 _MARKERS: Final = frozenset({"world_size", "cuda", *MARKERS})
 
 
@@ -190,6 +203,7 @@ def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
     if spec is None:
         _refuse_without_world(item, requested, expectations)
         return
+    _refuse_foreign_fixtures(item)
     item.stash[SPEC] = spec
     sizes = [world.size for world in worlds_of(item)] or [spec.size]
     check_world_sizes(expectations, sizes)
@@ -212,6 +226,15 @@ def _expectations(item: pytest.Item) -> tuple[Expectation, ...]:
 
 def _default_sizes(item: pytest.Item, settings: Settings) -> tuple[int, ...]:
     return settings.world_size if _our_fixtures(item) else ()
+
+
+def _refuse_foreign_fixtures(item: pytest.Item) -> None:
+    """Refuse what would hang or silently pass in ranks, which run a test each."""
+    info = getattr(item, "_fixtureinfo", None)
+    for name, (package, why) in _NOT_IN_RANKS.items():
+        definitions = info.name2fixturedefs.get(name) if info is not None else None
+        if definitions and definitions[-1].func.__module__.split(".")[0] == package:
+            raise UsageError(f"{item.nodeid}: the fixture {name!r} in a world test: {why}")
 
 
 def _refuse_without_world(
