@@ -81,9 +81,11 @@ def decide(results: Sequence[RankResult]) -> Outcome:
     if not troubled:
         return Outcome(kind="passed", size=size)
     kind = _kind(kinds)
-    lead, *rest = [r for r in troubled if r.kind != "stopped"] or troubled
-    same = [other for other in rest if _signature(other) == _signature(lead)]
-    others = [other for other in troubled if other is not lead and other not in same]
+    first = troubled[0]
+    alike = [result for result in troubled if _signature(result) == _signature(first)]
+    # Of equal failures the lowest rank's is shown, so that the report is the same each time.
+    lead, *same = sorted(alike, key=lambda result: result.rank)
+    others = [result for result in troubled if result not in alike]
     return Outcome(
         kind=kind, lead=lead, same=tuple(r.rank for r in same), others=tuple(others), size=size
     )

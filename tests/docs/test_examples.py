@@ -53,3 +53,9 @@ def test_every_option_and_marker_is_documented():
     assert inis
     missing = [name for name in (*options, *inis) if f"`{name}`" not in reference]
     assert missing == []
+
+
+def test_the_gallery_is_what_the_failures_print():
+    from gallery import PAGE, render
+
+    assert render() == PAGE.read_text(), "write it anew: python tests/docs/gallery.py"
