@@ -93,6 +93,9 @@ class SessionRunner:
         session = Session(0, "", temporary, f"{_MARK}={uuid.uuid4().hex}")
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         name, _, value = session.mark.partition("=")
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            # As a shell starts what runs in the background; a child would ignore it too.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "no:randomly", *args],
             cwd=root,
@@ -101,9 +104,6 @@ class SessionRunner:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Ignored where a shell started us in the background; then no session could be
-            # interrupted.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **popen,
         )
         return process, session
