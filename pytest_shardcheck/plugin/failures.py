@@ -32,6 +32,11 @@ def located(error: _E, longrepr: object) -> _E:
     return error
 
 
+def is_located(error: BaseException) -> bool:
+    """Tell whether an exception is one of ours, with its report attached."""
+    return hasattr(error, _ATTRIBUTE)
+
+
 def apply_location(report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
     """Show a rank's failure in the report, not ours."""
     longrepr = getattr(call.excinfo.value, _ATTRIBUTE, None) if call.excinfo is not None else None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -128,8 +128,15 @@ class WorldPhases:
         except (KeyboardInterrupt, pytest.exit.Exception, SystemExit):
             self._discard()
             raise
-        except BaseException:
+        except HarnessError as error:
             self._in_trouble = True
+            failures.located(error, failures.plain(self._item, str(error)))
+            raise
+        except BaseException as error:
+            self._in_trouble = True
+            if self._world is not None and not failures.is_located(error):
+                # Somebody else's: a timeout of pytest-timeout is not to wait for ours as well.
+                self._world.stop()
             raise
 
     def _discard(self) -> None:
@@ -181,24 +188,16 @@ class WorldPhases:
 def _obey_stop(world: World) -> None:
     """End the session as a rank asked for: ``pytest.exit``, or a Ctrl-C that reached it."""
     for state in world.states:
-        stop: Mapping[str, Any] = state.stop or {}
-        actions: dict[str, Callable[[], NoReturn]] = {
-            "interrupt": _interrupt,
-            "exit": lambda stop=stop, rank=state.rank: pytest.exit(  # type: ignore[misc]
-                f"{stop['text']} (rank {rank})", stop.get("returncode")
-            ),
-        }
-        if stop.get("why") in actions:
-            actions[stop["why"]]()
-        elif stop:
-            raise HarnessError(
-                f"pytest itself failed in rank {state.rank}, which is a defect of a plugin or of "
-                f"pytest-shardcheck:\n{stop['text']}"
-            )
-
-
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
+        if state.stop is None:
+            continue
+        if state.stop["why"] == "interrupt":
+            raise KeyboardInterrupt
+        if state.stop["why"] == "exit":
+            pytest.exit(f"{state.stop['text']} (rank {state.rank})", state.stop["returncode"])
+        raise HarnessError(
+            f"pytest itself failed in rank {state.rank}, which is a defect of a plugin or of "
+            f"pytest-shardcheck:\n{state.stop['text']}"
+        )
 
 
 def _names(item: pytest.Item, error: BaseException) -> bool:

@@ -69,9 +69,21 @@ class RankState:
             return self._without_report(
                 "stopped" if self.stopped else "dead", self.phase, self.exit_ns
             )
-        if report is None:
-            return RankResult(rank=self.rank, kind="unreached", phase=when)
-        return self._with_report(report)
+        if report is not None:
+            return self._with_report(report)
+        if self.complete and when in PHASES and not (when == "call" and self._without_call):
+            # Whatever kept it from reporting, a test that was not seen to pass has not passed.
+            detail = f"it completed without a report of its {when}"
+            return RankResult(rank=self.rank, kind="dead", phase=when, detail=detail)
+        return RankResult(rank=self.rank, kind="unreached", phase=when)
+
+    @property
+    def trouble(self) -> Kind:
+        """Return the first trouble of this rank in any phase; "passed" where it has none so far."""
+        if self.exit is not None and not self.complete:
+            return "dead"
+        kinds = (self._with_report(message).kind for message in self.reports.values())
+        return next((kind for kind in kinds if kind != "passed"), "passed")
 
     def result_since(self, when: Phase) -> RankResult:
         """Return this rank's first trouble from a phase on: ranks run ahead of each other."""

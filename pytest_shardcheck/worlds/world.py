@@ -18,7 +18,7 @@ from pytest_shardcheck.worlds import clock, watchdog
 from pytest_shardcheck.worlds.channel import Message, wait_readable
 from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
 from pytest_shardcheck.worlds.orders import Order
-from pytest_shardcheck.worlds.outcome import Kind, Outcome, Phase, decide, raw_kind
+from pytest_shardcheck.worlds.outcome import Outcome, Phase, decide
 from pytest_shardcheck.worlds.processes import Launcher, Processes, kill
 from pytest_shardcheck.worlds.rank_state import RankState
 
@@ -113,6 +113,7 @@ class World:
                 self._launcher.learn(list(self._imported))
         finally:
             self._drain_outputs()
+            self._write_unfinished_lines()
             for channel in self._processes.channels:
                 channel.close()
             for fd in self._processes.outputs:
@@ -156,7 +157,7 @@ class World:
 
     def _patience_s(self, outstanding: list[RankState]) -> float | None:
         """Return how long the others may be quiet before they are stopped; None: no reason to."""
-        kinds = {self._trouble(state) for state in self.states if state not in outstanding}
+        kinds = {state.trouble for state in self.states if state not in outstanding}
         if kinds & {"failed", "dead", "xfailed"} or any(state.stop for state in self.states):
             return QUIET_S
         if all(state.gathering for state in outstanding):
@@ -166,12 +167,6 @@ class World:
                 self.notes.append(note)
             return QUIET_S
         return LONE_SKIP_QUIET_S if "skipped" in kinds else None
-
-    def _trouble(self, state: RankState) -> Kind:
-        if state.exit is not None and not state.complete:
-            return "dead"
-        kinds = [raw_kind(message["report"]) for message in state.reports.values()]
-        return next((kind for kind in kinds if kind != "passed"), "passed")
 
     def _wait_until_complete(self) -> None:
         deadline = clock.now() + min(self._timeout_s, _EXIT_S)
@@ -241,14 +236,15 @@ class World:
         ordered = [values[rank] for rank in range(len(self.states))]
         for other, channel in zip(self.states, self._processes.channels, strict=True):
             other.gathering = 0
-            channel.send({"kind": "gathered", "values": ordered})
+            with contextlib.suppress(OSError):  # it has died, which is found out elsewhere
+                channel.send({"kind": "gathered", "values": ordered})
         del self._gathers[number]
 
     # Ending
 
-    def stop(self, states: Iterable[RankState]) -> None:
-        """Kill the world; the ranks that had not settled are marked as stopped by us."""
-        for state in states:
+    def stop(self, states: Iterable[RankState] | None = None) -> None:
+        """Kill the world; the ranks that had not settled (or all) are marked as stopped by us."""
+        for state in self.states if states is None else states:
             state.stopped = state.hung_in is None
         kill(self._processes)
         deadline = clock.now() + _EXIT_S
@@ -280,6 +276,11 @@ class World:
                 while data := os.read(fd, 1 << 16):
                     self._take_output(self.states[rank], data)
                 del self._open_outputs[rank]
+
+    def _write_unfinished_lines(self) -> None:
+        for state in self.states:
+            if self._live_output is not None and state.output:
+                self._take_output(state, b"\n")
 
     def _take_output(self, state: RankState, data: bytes) -> None:
         if self._live_output is None:
