@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -65,6 +66,8 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     restored = _restored(item, lead)
     elements: list[Any] = [(_compat.native_traceback([f"{outcome.headline}\n"]), None, None)]
     for subtest in lead.subtests:
+        title = _restore(item, subtest).head_line or "a subtest"
+        elements.append((_compat.native_traceback([f"{title}\n"]), None, None))
         elements += _restored_chain(item, subtest)
     elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
     tail = _tail(item, outcome, world)
@@ -124,7 +127,7 @@ def _restored(item: pytest.Item, result: RankResult) -> list[Any]:
 
 def _restored_chain(item: pytest.Item, data: Mapping[str, Any]) -> list[Any]:
     """Return a rank's own traceback, its chained causes included, as parts of a longer one."""
-    report = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(data))
+    report = _restore(item, data)
     longrepr = report.longrepr
     if isinstance(longrepr, _compat.ExceptionChainRepr):
         return list(longrepr.chain)
@@ -132,3 +135,10 @@ def _restored_chain(item: pytest.Item, data: Mapping[str, Any]) -> list[Any]:
         return [(longrepr.reprtraceback, longrepr.reprcrash, None)]
     text = report.longreprtext if isinstance(longrepr, str) else crash_line(data)
     return [(_compat.native_traceback([f"{text}\n"]), None, None)]
+
+
+def _restore(item: pytest.Item, data: Mapping[str, Any]) -> Any:
+    """Return the report that a rank serialised; pytest builds it in the very data it is given."""
+    return item.config.hook.pytest_report_from_serializable(
+        config=item.config, data=copy.deepcopy(dict(data))
+    )

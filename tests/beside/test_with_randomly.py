@@ -14,24 +14,25 @@ SHUFFLED = """
     import pytest
     import torch
 
-    RECORDS = Path(__file__).with_name("records")
+    HERE = Path(__file__).parent
 
-    def draw():
-        return f"{random.randrange(10**9)} {int(torch.randint(10**9, ()))}"
+    def record(name, who):
+        with (HERE / f"records-of-{who}").open("a") as file:
+            print(name, random.randrange(10**9), int(torch.randint(10**9, ())), file=file)
 
     @pytest.mark.world_size(2)
     @pytest.mark.parametrize("number", range(6))
-    def test_world(world, shardcheck, number):
-        drawn = shardcheck.gather(draw())
-        assert drawn[0] == drawn[1]
+    def test_world(world, number):
+        record(f"test_world-{number}", world.rank)
         if world.rank == 0:
-            with RECORDS.open("a") as file:
-                print(f"test_world-{number}", drawn[0], file=file)
+            with (HERE / "order").open("a") as file:
+                print("w", number, sep="", file=file)
 
     @pytest.mark.parametrize("number", range(6))
     def test_plain(number):
-        with RECORDS.open("a") as file:
-            print(f"test_plain-{number}", draw(), file=file)
+        record(f"test_plain-{number}", "session")
+        with (HERE / "order").open("a") as file:
+            print("p", number, sep="", file=file)
 
     @pytest.mark.world_size(2)
     def test_fails(world):
@@ -40,20 +41,28 @@ SHUFFLED = """
 
 
 def test_order_and_seeds(run_session):
-    def run(seed: int) -> list[str]:
+    def run(seed: int) -> tuple[list[str], str, str]:
         # run_session switches randomly off; naming the plugin switches it on again.
         arguments = ("-p", "randomly", f"--randomly-seed={seed}")
         session = run_session({"test_shuffled.py": SHUFFLED}, *arguments)
         assert session.outcomes == {"passed": 12, "failed": 1}
         assert f"Using --randomly-seed={seed}" in session.out
         assert "ranks 0-1 of 2 failed in their call" in session.failure("test_fails[world2]")
-        return (session.temporary.parent / "records").read_text().splitlines()
+        here = session.temporary.parent
+        of_ranks = [(here / f"records-of-{rank}").read_text() for rank in (0, 1)]
+        assert of_ranks[0] == of_ranks[1], "ranks must draw the same numbers"
+        order = (here / "order").read_text().split()
+        return order, of_ranks[0], (here / "records-of-session").read_text()
 
-    first, again, other = run(1234), run(1234), run(99)
-    assert first == again
-    order = [line.split()[0] for line in first]
+    first, other = run(1234), run(99)
+    order, of_ranks, of_session = first
+    assert len(set(order)) == 12
     assert order != sorted(order)
-    assert order != [line.split()[0] for line in other]
-    # Worlds and plain tests are shuffled among each other.
-    kinds = "".join(name[5] for name in order)
-    assert not re.fullmatch("w+p+|p+w+", kinds)
+    assert order != other[0]
+    # Worlds and plain tests are shuffled among each other, not only within their kind.
+    assert not re.fullmatch("w+p+|p+w+", "".join(name[0] for name in order))
+    # The seed decides what ranks draw, as it does in plain tests.
+    drawn = dict(line.split(maxsplit=1) for line in of_ranks.splitlines())
+    drawn_by_others = dict(line.split(maxsplit=1) for line in other[1].splitlines())
+    assert drawn != drawn_by_others
+    assert run(1234) == first
