@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,17 @@ def run_ordinary_protocol(item: pytest.Item) -> None:
 def is_subtest_report(report: pytest.TestReport) -> bool:
     """Tell whether a report is of a subtest; pytest 9 has them, before it none arrive."""
     return type(report).__name__ in ("SubtestReport", "SubTestReport")
+
+
+def subtest_name(data: Mapping[str, Any]) -> str:
+    """Return what tells a subtest of a serialised report apart, as pytest prints it.
+
+    Restoring the report would show the ``repr`` of the values' ``repr``.
+    """
+    context = data.get("_subtest.context", {})
+    message = [f"[{context['msg']}]"] if context.get("msg") else []
+    values = ", ".join(f"{name}={value}" for name, value in context.get("kwargs", {}).items())
+    return " ".join([*message, *([f"({values})"] if values else [])]) or "(without a name)"
 
 
 class WorldTestCaseFunction(TestCaseFunction):

@@ -66,8 +66,8 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     restored = _restored(item, lead)
     elements: list[Any] = [(_compat.native_traceback([f"{outcome.headline}\n"]), None, None)]
     for subtest in lead.subtests:
-        title = _restore(item, subtest).head_line or "a subtest"
-        elements.append((_compat.native_traceback([f"{title}\n"]), None, None))
+        title = f"subtest {_compat.subtest_name(subtest)}\n"
+        elements.append((_compat.native_traceback([title]), None, None))
         elements += _restored_chain(item, subtest)
     elements += restored or [(_compat.native_traceback([f"{lead.detail}\n"]), None, None)]
     tail = _tail(item, outcome, world)
