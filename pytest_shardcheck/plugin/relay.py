@@ -27,8 +27,8 @@ def _sections(item: pytest.Item, world: World, when: Phase) -> None:
     texts: dict[tuple[str, str], list[int]] = {}
     for state in world.states:
         message = state.reports.get(when)
-        sections = message["report"].get("sections", []) if message is not None else []
-        for title, text in sections:
+        messages = ([message] if message else []) + (state.subtests if when == "call" else [])
+        for title, text in (part for m in messages for part in m["report"].get("sections", [])):
             match = re.fullmatch(rf"Captured (\w+) {when}", title)
             if match:
                 texts.setdefault((match[1], text), []).append(state.rank)
