@@ -59,12 +59,16 @@ def plain(item: pytest.Item, text: str) -> Any:
     return _compat.chain_of([(_compat.native_traceback([text + "\n"]), crash, None)])
 
 
-def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
-    """Return the whole failure: who failed first and how, then the others in short."""
+def representation(item: pytest.Item, outcome: Outcome, world: World, first: str = "") -> Any:
+    """Return the whole failure: who failed first and how, then the others in short.
+
+    ``first`` is what somebody else had to say, such as pytest-timeout.
+    """
     assert outcome.lead is not None
     lead = outcome.lead
     restored = _restored(item, lead)
-    elements: list[Any] = [(_compat.native_traceback([f"{outcome.headline}\n"]), None, None)]
+    headline = [f"{line}\n" for line in (first, outcome.headline) if line]
+    elements: list[Any] = [(_compat.native_traceback(headline), None, None)]
     for subtest in lead.subtests:
         title = f"subtest {_compat.subtest_name(subtest)}\n"
         elements.append((_compat.native_traceback([title]), None, None))
@@ -73,6 +77,7 @@ def representation(item: pytest.Item, outcome: Outcome, world: World) -> Any:
     tail = _tail(item, outcome, world)
     path, line, _ = item.location
     message = f"{fold_ranks([lead.rank, *outcome.same])}{_reason(lead, bool(outcome.same))}"
+    message = f"{first}: {message}" if first else message
     if lead.kind == "stopped" and world.notes:
         message += f": {world.notes[0]}"
     crash = _crash(lead, message) or _compat.file_location(path, (line or 0) + 1, message)

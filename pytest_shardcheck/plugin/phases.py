@@ -73,7 +73,7 @@ class WorldPhases:
         """Start the world and wait until every rank is set up."""
         self._discard()
         self._in_trouble = False
-        with self._world_ends_on_error():
+        with self._world_ends_on_error("setup"):
             self._world = self._launching.launch(self._item, self._item.stash[SPEC])
             self._world.wait_for_start()
             self._conclude("setup", self._world.wait_for("setup"))
@@ -81,7 +81,7 @@ class WorldPhases:
     def runtest(self) -> None:
         """Wait until every rank has run the test, then judge what they measured."""
         assert self._world is not None
-        with self._world_ends_on_error():
+        with self._world_ends_on_error("call"):
             self._conclude("call", self._world.wait_for("call"))
             self._judge(self._world)
 
@@ -90,7 +90,7 @@ class WorldPhases:
         world = self._world
         if world is None:
             return
-        with self._world_ends_on_error():
+        with self._world_ends_on_error("teardown"):
             outcome = world.wait_for("teardown")
             if self._in_trouble:
                 # What was reported already is no second failure; a teardown that failed is.
@@ -121,8 +121,9 @@ class WorldPhases:
         return {s.rank: [Reading.from_json(data) for data in s.readings] for s in states}
 
     @contextmanager
-    def _world_ends_on_error(self) -> Generator[None]:
+    def _world_ends_on_error(self, when: Phase) -> Generator[None]:
         """Kill the world at once when the session is interrupted; otherwise its teardown comes."""
+        __tracebackhide__ = True
         try:
             yield
         except (KeyboardInterrupt, pytest.exit.Exception, SystemExit):
@@ -135,9 +136,19 @@ class WorldPhases:
         except BaseException as error:
             self._in_trouble = True
             if self._world is not None and not failures.is_located(error):
-                # Somebody else's: a timeout of pytest-timeout is not to wait for ours as well.
-                self._world.stop()
+                self._interrupted(when, self._world, error)
             raise
+
+    def _interrupted(self, when: Phase, world: World, error: BaseException) -> None:
+        """End the world on somebody else's error: pytest-timeout's is not to wait for ours too."""
+        if not isinstance(error, pytest.fail.Exception):
+            world.stop()
+            return
+        outcome = world.interrupt(when)
+        relay.relay(self._item, world, when)
+        if outcome.lead is not None:
+            report = failures.representation(self._item, outcome, world, first=str(error))
+            failures.located(error, report)
 
     def _discard(self) -> None:
         world, self._world = self._world, None

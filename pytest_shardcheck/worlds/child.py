@@ -121,8 +121,9 @@ def collect(config: pytest.Config, startup: Startup) -> Collected:
     if startup.worker_input is not None:
         # What a fixture such as xdist's worker_id reads.
         config.workerinput = dict(startup.worker_input)  # type: ignore[attr-defined]
-    config.pluginmanager.unregister(name="terminal")
     _compat.configure(config)
+    # Only now: sugar, instafail and others look for it when they are configured.
+    config.pluginmanager.unregister(name="terminalreporter")
     session = _compat.start_session(config)
     collected = Collected(session)
     config.pluginmanager.register(_Collector(collected), "shardcheck-collector")

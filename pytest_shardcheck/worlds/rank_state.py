@@ -62,7 +62,7 @@ class RankState:
         if self.hung_in is not None:
             return self._without_report("hung", self.hung_in, self.exit_ns)
         report = self.reports.get(when)
-        if report is None and self.exit is not None and not (self.complete and self.exit == 0):
+        if report is None and self._ended_badly:
             # A rank that failed and was then stopped in a later phase has said what it had to.
             if earlier := self._earlier_trouble():
                 return self._with_report(earlier)
@@ -71,11 +71,25 @@ class RankState:
             )
         if report is not None:
             return self._with_report(report)
-        if self.complete and when in PHASES and not (when == "call" and self._without_call):
+        if (
+            self.complete
+            and not self.stopped
+            and when in PHASES
+            and not (when == "call" and self._without_call)
+        ):
             # Whatever kept it from reporting, a test that was not seen to pass has not passed.
             detail = f"it completed without a report of its {when}"
             return RankResult(rank=self.rank, kind="dead", phase=when, detail=detail)
         return RankResult(rank=self.rank, kind="unreached", phase=when)
+
+    @property
+    def _ended_badly(self) -> bool:
+        """Tell whether it ended otherwise than by leaving, or by us once it had completed."""
+        return self.exit is not None and not (self.complete and (self.exit == 0 or self.stopped))
+
+    def reported(self, when: Phase) -> RankResult:
+        """Return what this rank reported of a phase, whatever became of it."""
+        return self._with_report(self.reports[when])
 
     @property
     def trouble(self) -> Kind:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
@@ -99,7 +98,7 @@ class World:
 
     def outcome_of_reports(self, when: Phase) -> Outcome:
         """Return the outcome of the ranks that reported a phase; the others had their trouble."""
-        return decide([s.result(when) for s in self.states if when in s.reports])
+        return decide([state.reported(when) for state in self.states if when in state.reports])
 
     def close(self) -> None:
         """Kill what is left and free everything; harmless when repeated."""
@@ -146,7 +145,7 @@ class World:
             if patience_s is not None and grace.is_over(
                 [state.rank for state in outstanding], patience_s
             ):
-                self.stop(outstanding)
+                self.stop()
                 break
             if clock.now() >= deadline:
                 self._time_out(when, outstanding, timeout_s)
@@ -242,27 +241,38 @@ class World:
 
     # Ending
 
-    def stop(self, states: Iterable[RankState] | None = None) -> None:
-        """Kill the world; the ranks that had not settled (or all) are marked as stopped by us."""
-        for state in self.states if states is None else states:
-            state.stopped = state.hung_in is None
+    def stop(self) -> None:
+        """Kill the world; the ranks that still ran are marked as stopped by us."""
+        for state in self.states:
+            state.stopped = state.exit is None and state.hung_in is None
         kill(self._processes)
         deadline = clock.now() + _EXIT_S
         while any(state.exit is None for state in self.states) and clock.now() < deadline:
             self._pump(_TICK_S)
 
+    def interrupt(self, when: Phase) -> Outcome:
+        """Stop the world in a phase as if its time were over: somebody else says that it is."""
+        if outstanding := [state for state in self.states if not state.settled(when)]:
+            self._give_up(when, outstanding, "was still running")
+        return self.outcome(when)
+
     def _time_out(self, when: Phase, outstanding: list[RankState], timeout_s: float) -> None:
+        self._give_up(when, outstanding, f"still running after {timeout_s:g} s")
+
+    def _give_up(self, when: Phase, outstanding: list[RankState], why: str) -> None:
+        """Find out where these ranks are, then stop the world."""
+        # Before the signal: it interrupts a sleeping call, and the rank goes on.
+        self.collectives = watchdog.last_collectives(self.directory, len(self.states))
         pids = {state.rank: self._processes.pids[state.rank] for state in outstanding}
         stacks = watchdog.dump_stacks(self.directory, pids)
         for state in outstanding:
             state.hung_in = when
             state.stack = stacks.get(state.rank, "")
             seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
-            state.last = f"still running after {timeout_s:g} s.{seen}"
+            state.last = f"{why}.{seen}"
         if gathering := [state.rank for state in outstanding if state.gathering]:
             self.notes.append(f"{fold_ranks(gathering)} waited in shardcheck.gather()")
-        self.collectives = watchdog.last_collectives(self.directory, len(self.states))
-        self.stop(outstanding)
+        self.stop()
 
     def _note_the_dead(self) -> None:
         for state in self.states:
