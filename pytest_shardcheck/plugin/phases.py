@@ -132,6 +132,8 @@ class WorldPhases:
         except HarnessError as error:
             self._in_trouble = True
             failures.located(error, failures.plain(self._item, str(error)))
+            # Nothing that this world still says can be believed, nor is it waited for again.
+            self._discard()
             raise
         except BaseException as error:
             self._in_trouble = True

@@ -131,8 +131,17 @@ class Channel:
         end = _HEADER.size + length
         if len(self._buffer) < end:
             return None
-        message: Message = json.loads(self._buffer[_HEADER.size : end])
+        payload = bytes(self._buffer[_HEADER.size : end])
         del self._buffer[:end]
+        try:
+            message = json.loads(payload)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict) or "kind" not in message:
+            raise HarnessError(
+                f"a message was expected, {payload[:80]!r} was seen: something else wrote into "
+                "shardcheck's socket"
+            )
         return message
 
 

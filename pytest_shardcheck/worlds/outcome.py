@@ -49,7 +49,9 @@ class Outcome:
         """Return the line that leads the failure's report."""
         assert self.lead is not None
         who = fold_ranks([self.lead.rank, *self.same])
-        first = " first" if any(other.kind != "stopped" for other in self.others) else ""
+        # Ranks that hang do so together.
+        later = any(other.kind != "stopped" for other in self.others)
+        first = " first" if later and self.lead.kind != "hung" else ""
         what = in_short(self.lead.kind, self.lead.phase, several=bool(self.same))
         return f"{who} of {self.size} {what}{first}"
 

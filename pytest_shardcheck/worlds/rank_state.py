@@ -30,6 +30,7 @@ class RankState:
     exit_ns: int = 0
     stopped: bool = False
     hung_in: Phase | None = None
+    hung_ns: int = 0
     stack: str = ""
     last: str = ""
     gathering: int = 0
@@ -60,7 +61,7 @@ class RankState:
     def result(self, when: Phase) -> RankResult:
         """Return what this rank's state means for a phase."""
         if self.hung_in is not None:
-            return self._without_report("hung", self.hung_in, self.exit_ns)
+            return self._without_report("hung", self.hung_in, self.hung_ns)
         report = self.reports.get(when)
         if report is None and self._ended_badly:
             # A rank that failed and was then stopped in a later phase has said what it had to.

@@ -265,8 +265,9 @@ class World:
         self.collectives = watchdog.last_collectives(self.directory, len(self.states))
         pids = {state.rank: self._processes.pids[state.rank] for state in outstanding}
         stacks = watchdog.dump_stacks(self.directory, pids)
+        now_ns = clock.now_ns()
         for state in outstanding:
-            state.hung_in = when
+            state.hung_in, state.hung_ns = when, now_ns
             state.stack = stacks.get(state.rank, "")
             seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
             state.last = f"{why}.{seen}"

@@ -23,11 +23,11 @@ def ends():
 def test_messages_arrive_whole_and_in_order(ends):
     ours, other = ends
     big = "x" * 100_000  # more than one read
-    other.send({"number": 1})
-    other.send({"text": "ünï"})
-    assert ours.receive_ready() == [{"number": 1}, {"text": "ünï"}]
-    other.send({"big": big})
-    assert ours.receive() == ({"big": big}, [])
+    other.send({"kind": "a", "number": 1})
+    other.send({"kind": "a", "text": "ünï"})
+    assert ours.receive_ready() == [{"kind": "a", "number": 1}, {"kind": "a", "text": "ünï"}]
+    other.send({"kind": "a", "big": big})
+    assert ours.receive() == ({"kind": "a", "big": big}, [])
 
 
 def test_receive_ready_never_blocks(ends):
@@ -39,27 +39,27 @@ def test_receive_ready_never_blocks(ends):
 def test_descriptors_travel_with_their_message(ends):
     ours, other = ends
     read, write = os.pipe()
-    other.send({"here": "it is"}, [write])
+    other.send({"kind": "a", "here": "it is"}, [write])
     os.close(write)
     message, (received,) = ours.receive()
     os.write(received, b"through")
     assert os.read(read, 100) == b"through"
-    assert message == {"here": "it is"}
+    assert message == {"kind": "a", "here": "it is"}
     for fd in (read, received):
         os.close(fd)
 
 
 def test_what_json_cannot_carry_arrives_as_its_repr(ends):
     ours, other = ends
-    other.send({"value": {1}})
-    assert ours.receive() == ({"value": "{1}"}, [])
+    other.send({"kind": "a", "value": {1}})
+    assert ours.receive() == ({"kind": "a", "value": "{1}"}, [])
 
 
 def test_the_end_of_the_other_side_is_seen_after_its_last_message(ends):
     ours, other = ends
-    other.send({"last": "words"})
+    other.send({"kind": "a", "last": "words"})
     other.close()
-    assert ours.receive_ready() == [{"last": "words"}]
+    assert ours.receive_ready() == [{"kind": "a", "last": "words"}]
     assert ours.closed
     assert ours.receive() is None
 
@@ -77,4 +77,12 @@ def test_garbage_is_named(ends):
     ours, other = ends
     os.write(other.fileno(), b"Fatal error: this is no message\n")
     with pytest.raises(HarnessError, match="something else wrote into shardcheck's socket"):
+        ours.receive_ready()
+
+
+@pytest.mark.parametrize("payload", [b"no json", b"\xff\xfe", b"[1, 2]", b'{"no": "kind"}'])
+def test_a_frame_that_is_no_message_is_named(ends, payload):
+    ours, other = ends
+    os.write(other.fileno(), struct.pack("<I", len(payload)) + payload)
+    with pytest.raises(HarnessError, match="a message was expected"):
         ours.receive_ready()
