@@ -13,7 +13,9 @@ import os
 import selectors
 import signal
 import socket
+import traceback
 import warnings
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -113,10 +115,11 @@ class _Nursery:
         for rank in range(order.spec.size):
             pid = _fork()
             if pid == 0:
-                _in_child(group)
-                self._drop_everything(fds, keep=_rank_fds(fds, rank))
-                channel_fd, output_fd = _rank_fds(fds, rank)
-                run_rank(item, order, rank, Channel.from_fd(channel_fd), output_fd)
+                with _never_to_return():
+                    _in_child(group)
+                    self._drop_everything(fds, keep=_rank_fds(fds, rank))
+                    channel_fd, output_fd = _rank_fds(fds, rank)
+                    run_rank(item, order, rank, Channel.from_fd(channel_fd), output_fd)
             group = group or pid
             _set_group(pid, group)
             if rank == 0:
@@ -135,12 +138,10 @@ class _Nursery:
         self._selector.unregister(brood.listener)
         pid = _fork()
         if pid == 0:
-            try:
+            with _never_to_return():
                 _in_child(brood.group)
                 self._drop_everything([], keep=())
                 rendezvous.keep_store(brood.listener, brood.size)
-            finally:
-                os._exit(1)
         _set_group(pid, brood.group)
         brood.keeper = pid
 
@@ -203,6 +204,17 @@ def _fork() -> int:
         # Python 3.12 warns of any thread; those of OpenBLAS are idle, and ours is the only other.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
+
+
+@contextlib.contextmanager
+def _never_to_return() -> Generator[None]:
+    """End a child where its own code ends or raises: nothing may unwind into the nursery's loop."""
+    try:
+        yield
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
 
 
 def _in_child(group: int) -> None:

@@ -107,7 +107,7 @@ def _get_ready(
     _arm_faulthandler(stack_path(directory, rank))
     _set_environment(order, rank)
     context = RankContext(rank, order, channel)
-    context.own_tmp_path = _make_tmp_path(item.config, directory, rank)
+    context.own_tmp_path = _make_tmp_path(item.config, order, rank)
     _seed_and_limit(order.threads, on_cuda=order.spec.device == "cuda")
     no_terminal.refuse_debuggers(rank)
     rendezvous.install(directory)
@@ -152,10 +152,11 @@ def _set_environment(order: Order, rank: int) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def _make_tmp_path(config: pytest.Config, directory: Path, rank: int) -> Path:
-    own = directory / f"rank{rank}"
+def _make_tmp_path(config: pytest.Config, order: Order, rank: int) -> Path:
+    """Return the rank's own directory, beside the shared one and kept as long as that."""
+    own = Path(f"{order.tmp_path}-rank{rank}")
     own.mkdir()
-    _compat.redirect_tmp_path_factory(config, directory / f"rank{rank}-factory")
+    _compat.redirect_tmp_path_factory(config, Path(f"{own}-factory"))
     return own
 
 
@@ -219,14 +220,15 @@ class _Reporter:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         config = self._config
+        is_subtest = _compat.is_subtest_report(report)
         message: Message = {
-            "kind": "subtest" if _compat.is_subtest_report(report) else "report",
+            "kind": "subtest" if is_subtest else "report",
             "when": report.when,
             "time_ns": time.monotonic_ns(),
             "report": config.hook.pytest_report_to_serializable(config=config, report=report),
         }
         meter = self._context.meter
-        if report.when == "call" and meter is not None:
+        if report.when == "call" and not is_subtest and meter is not None:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
         self._context.channel.send(message)
