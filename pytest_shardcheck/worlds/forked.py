@@ -58,6 +58,7 @@ class Nursery:
                 end.drop_theirs()
         answer = self._next_answer(_ORDER_TIMEOUT_S, "forked a world")
         world = Processes(
+            log=self._log,
             channels=[end.channel for end in ends],
             outputs=[end.output for end in ends],
             pids=answer.get("pids", []),
@@ -135,7 +136,7 @@ class Nursery:
             if left <= 0:
                 raise HarnessError(
                     f"the process that forks the ranks has not {what} in {timeout_s:g} s "
-                    f"(--shardcheck-timeout).{self._log_tail()}"
+                    f"(--shardcheck-timeout).{interpreter.last_output(self._log)}"
                 )
             wait_readable([self._channel], left)
         return self._answers.pop(0)
@@ -144,9 +145,5 @@ class Nursery:
         code = self._process.wait(5)
         return HarnessError(
             f"the process that forks the ranks ended with {code} before it {what}."
-            f"{self._log_tail()}"
+            f"{interpreter.last_output(self._log)}"
         )
-
-    def _log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines()[-40:]
-        return "".join(["\nIts last output:", *(f"\n  {line}" for line in lines)]) if lines else ""

@@ -46,6 +46,15 @@ def start(
     return process, ours
 
 
+def last_output(log: Path) -> str:
+    """Return the last that interpreters printed before they were ranks, introduced; or nothing."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-40:]
+    except OSError:
+        return ""
+    return "".join(["\nIts last output:", *(f"\n  {line}" for line in lines)]) if lines else ""
+
+
 def _environment(inherited: Mapping[str, str], threads: int) -> dict[str, str]:
     return {
         # Otherwise a set's order differs between the processes of one session.

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from pytest_shardcheck.worlds import channel
@@ -41,10 +42,11 @@ class RankEnds:
 class Processes:
     """One world's processes: their channels, and what is known of their ends."""
 
-    channels: list[Channel]
-    outputs: list[int]
-    pids: list[int]
-    groups: list[int]
+    log: Path  # what they print before they are ranks
+    channels: list[Channel] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
     exits: dict[int, int] = field(default_factory=dict)  # rank to exit code, or minus the signal
     refused: str | None = None
 

@@ -35,7 +35,7 @@ class Spawner:
 
     def launch(self, order: Order, listener: socket.socket) -> Processes:
         """Start the interpreters of a world; they join when they have imported torch."""
-        world = _SpawnedProcesses([], [], [], [])
+        world = _SpawnedProcesses(log=self._log)
         for rank in range(order.spec.size):
             process, channel = interpreter.start(
                 "rank", self._startup, self._lifeline, self._log, self._threads
@@ -44,7 +44,7 @@ class Spawner:
             os.set_blocking(read, False)
             fds = [write, listener.fileno()] if rank == 0 else [write]
             try:
-                channel.send({"order": order.to_json(), "rank": rank}, fds)
+                channel.send({"kind": "order", "order": order.to_json(), "rank": rank}, fds)
             except OSError as error:
                 raise HarnessError(f"rank {rank} ended while it was started: {error}") from error
             finally:

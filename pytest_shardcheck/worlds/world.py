@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TextIO
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
-from pytest_shardcheck.worlds import clock, watchdog
+from pytest_shardcheck.worlds import clock, interpreter, watchdog
 from pytest_shardcheck.worlds.channel import Message, wait_readable
 from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
 from pytest_shardcheck.worlds.orders import Order
@@ -280,6 +280,8 @@ class World:
             if state.exit is not None and not (state.complete or state.last or state.stopped):
                 state.last = watchdog.last_event(self.directory, state.rank)
                 state.stack = state.stack or watchdog.stack_text(self.directory, state.rank)
+                if not state.started:
+                    state.last = interpreter.last_output(self._processes.log).strip()
 
     def _drain_outputs(self) -> None:
         for rank, fd in list(self._open_outputs.items()):
