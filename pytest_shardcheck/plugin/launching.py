@@ -121,9 +121,10 @@ class Launching:
         )
         with listener:
             processes = launcher.launch(order, listener)
-        live = sys.stdout if order.capture == "no" else None
+        terminal = self._config.pluginmanager.getplugin("terminalreporter")
+        show = terminal.write_line if order.capture == "no" and terminal is not None else None
         timeout_s = spec.timeout_s or self._settings.timeout_s
-        return World(launcher, processes, order, timeout_s, live)
+        return World(launcher, processes, order, timeout_s, show)
 
     def discard(self, world: World) -> None:
         """End a world and remove its folder."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
@@ -36,9 +37,9 @@ class World:
         processes: Processes,
         order: Order,
         timeout_s: float,
-        live_output: TextIO | None = None,
+        show: Callable[[str], object] | None = None,
     ) -> None:
-        """Watch the started ``processes``; lines of ``live_output`` are written as they come."""
+        """Watch the started ``processes``; ``show`` gets each line that they print, as it comes."""
         self.order = order
         self.states = [RankState(rank) for rank in range(order.spec.size)]
         self.collectives: list[str] = []
@@ -46,7 +47,7 @@ class World:
         self._launcher = launcher
         self._processes = processes
         self._timeout_s = timeout_s
-        self._live_output = live_output
+        self._show = show
         self._gathers: dict[int, dict[int, Any]] = {}
         # The pipes that some process of the world still holds open.
         self._open_outputs = dict(enumerate(processes.outputs))
@@ -292,15 +293,14 @@ class World:
 
     def _write_unfinished_lines(self) -> None:
         for state in self.states:
-            if self._live_output is not None and state.output:
+            if self._show is not None and state.output:
                 self._take_output(state, b"\n")
 
     def _take_output(self, state: RankState, data: bytes) -> None:
-        if self._live_output is None:
+        if self._show is None:
             state.output += data[: _MOST_OUTPUT - len(state.output)]
             return
         *lines, rest = (bytes(state.output) + data).split(b"\n")
         state.output[:] = rest
         for line in lines:
-            self._live_output.write(f"[rank {state.rank}] {line.decode(errors='replace')}\n")
-        self._live_output.flush()
+            self._show(f"[rank {state.rank}] {line.decode(errors='replace')}")
