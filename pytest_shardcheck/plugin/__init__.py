@@ -196,7 +196,11 @@ def _launching(session: pytest.Session) -> Launching:
         from pytest_shardcheck.plugin.launching import Launching
 
         # Kept before anything starts, so that an interrupt finds it and ends what was started.
-        launching = config.stash[LAUNCHING] = Launching(config, config.stash[SETTINGS], _SYS_PATH)
+        try:
+            launching = Launching(config, config.stash[SETTINGS], _SYS_PATH)
+        except OSError as error:
+            raise pytest.UsageError(f"worlds need a temporary directory: {error}") from error
+        config.stash[LAUNCHING] = launching
         launching.warm_up([item for item in session.items if will_run_in_a_world(item)])
     return config.stash[LAUNCHING]
 

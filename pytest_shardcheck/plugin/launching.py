@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -106,6 +107,17 @@ class Launching:
         """
         if self._nursery_error is not None:
             raise self._nursery_error
+        try:
+            return self._launch(item, spec)
+        except OSError as error:
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise HarnessError(
+                f"a world of {spec.size} ranks could not be started: {error}. It needs about "
+                f"{4 * spec.size + 64} open files (ulimit -n is {files}), {spec.size} processes, "
+                f"and room in {self._directory.parent}."
+            ) from error
+
+    def _launch(self, item: pytest.Item, spec: WorldSpec) -> World:
         launcher = self._launcher(str(item.path))
         listener = rendezvous.listen()
         order = Order(

@@ -76,7 +76,10 @@ class WorldPhases:
         with self._world_ends_on_error("setup"):
             self._world = self._launching.launch(self._item, self._item.stash[SPEC])
             self._world.wait_for_start()
-            self._conclude("setup", self._world.wait_for("setup"))
+            outcome = self._world.wait_for("setup")
+            # A rank that ran ahead failed in its call: that is where the test fails.
+            if outcome.lead is None or outcome.lead.phase in ("start", "setup"):
+                self._conclude("setup", outcome)
 
     def runtest(self) -> None:
         """Wait until every rank has run the test, then judge what they measured."""

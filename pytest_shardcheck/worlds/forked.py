@@ -46,7 +46,15 @@ class Nursery:
 
     def launch(self, order: Order, listener: socket.socket) -> Processes:
         """Fork the ranks of a world."""
-        ends = [RankEnds.make() for _ in range(order.spec.size)]
+        ends: list[RankEnds] = []
+        try:
+            for _ in range(order.spec.size):
+                ends.append(RankEnds.make())
+        except OSError:
+            for end in ends:
+                end.drop_theirs()
+                end.drop_ours()
+            raise
         try:
             self._channel.send({"kind": "order", "order": order.to_json()}, [listener.fileno()])
             for end in ends:

@@ -37,6 +37,11 @@ class RankEnds:
         self.their_channel.close()
         os.close(self.their_output)
 
+    def drop_ours(self) -> None:
+        """Close the session's ends, where nothing came of the world."""
+        self.channel.close()
+        os.close(self.output)
+
 
 @dataclass
 class Processes:
