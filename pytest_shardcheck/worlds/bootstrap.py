@@ -56,6 +56,10 @@ def main() -> None:
 
     gc.enable()
     torch.set_num_threads(1)
+    if role == "nursery":
+        # A conftest or test module that sets more, and computes on import, would start OpenMP's
+        # threads: they are not there after a fork, and a rank's parallel operations wait for them.
+        torch.set_num_threads = lambda nthreads: None
 
     from _pytest.config import _prepareconfig  # what pytest.main() and xdist's workers call
 

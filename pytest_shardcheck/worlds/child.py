@@ -7,7 +7,6 @@ ends by ``os._exit``.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import re
@@ -88,26 +87,9 @@ def main(
     if role == "nursery":
         from pytest_shardcheck.worlds.nursery import serve
 
-        with _one_thread():
-            collected = collect(config, Startup.from_json(startup))
+        collected = collect(config, Startup.from_json(startup))
         serve(collected, channel, lifeline_fd)
     _become_spawned_rank(collect(config, Startup.from_json(startup)), channel)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """Keep test files from setting torch's number of threads: ranks have their own.
-
-    A parallel operation on import would start OpenMP's threads, which are not there after a fork:
-    each rank's first parallel operation then waits for them for ever.
-    """
-    torch = sys.modules["torch"]
-    original = torch.set_num_threads
-    torch.set_num_threads = lambda _: None
-    try:
-        yield
-    finally:
-        torch.set_num_threads = original
 
 
 def _become_spawned_rank(collected: Collected, channel: Channel) -> NoReturn:

@@ -48,8 +48,7 @@ class Nursery:
         """Fork the ranks of a world."""
         ends: list[RankEnds] = []
         try:
-            for _ in range(order.spec.size):
-                ends.append(RankEnds.make())
+            ends.extend(RankEnds.make() for _ in range(order.spec.size))
         except OSError:
             for end in ends:
                 end.drop_theirs()

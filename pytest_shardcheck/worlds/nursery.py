@@ -13,11 +13,12 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import traceback
 import warnings
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -51,6 +52,9 @@ def serve(collected: Collected, channel: Channel, lifeline_fd: int) -> NoReturn:
     from pytest_shardcheck.instruments import c10d_tap
 
     c10d_tap.install()
+    # Ranks may; the bootstrap took it away while test files were imported.
+    torch: Any = sys.modules["torch"]
+    torch.set_num_threads = torch._C.set_num_threads
     settle_before_fork(collected.session.config)
     channel.send({"kind": "ready", "unsafe": collected.unsafe})
     _Nursery(collected, channel, lifeline_fd).run()
