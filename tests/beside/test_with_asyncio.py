@@ -49,9 +49,17 @@ WITH_FIXTURE = """
 FAILING = ("test_fails[world2]", "TestInAClass.test_method[world2]")
 
 
-def test_with_it(run_session):
+@pytest.fixture(scope="module")
+def sessions(run_two_sessions):
     pytest.importorskip("pytest_asyncio")
-    session = run_session({"test_async.py": ASYNC + WITH_FIXTURE}, "-rA")
+    return run_two_sessions(
+        ({"test_async.py": ASYNC + WITH_FIXTURE}, "-rA"),
+        ({"test_async.py": ASYNC}, "-rA", "-p", "no:asyncio", "-p", "no:anyio"),
+    )
+
+
+def test_with_it(sessions):
+    session, _ = sessions
     assert session.results == {
         "test_passes[world2]": ["PASSED"],
         "test_async_fixture[world2]": ["PASSED"],
@@ -64,8 +72,8 @@ def test_with_it(run_session):
     assert "assert 2 == 5" in session.failure("TestInAClass.test_method[world2]")
 
 
-def test_without_it(run_session):
-    session = run_session({"test_async.py": ASYNC}, "-rA", "-p", "no:asyncio", "-p", "no:anyio")
+def test_without_it(sessions):
+    _, session = sessions
     assert session.results == {name: ["FAILED"] for name in ("test_passes[world2]", *FAILING)}
     failure = session.failure("test_passes[world2]")
     assert "ranks 0-1 of 2 failed in their call" in failure

@@ -58,25 +58,25 @@ TESTS = """
 ONLY_IN_RANKS = ("zero", "one", "seen all the same", "torn down", "thread")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "branch"),
-    [
-        (["--cov-branch"], True),
-        (["--shardcheck-start=spawn"], False),
-        (["-n2", "--cov-branch"], True),
-    ],
-    ids=["fork", "spawn", "xdist"],
-)
-def test_what_ranks_run_is_covered(run_session, arguments, branch):
-    if "-n2" in arguments:
+WAYS = {
+    "fork": ["--cov-branch"],
+    "spawn": ["--shardcheck-start=spawn"],
+    "xdist": ["-n2", "--cov-branch"],
+}
+
+
+@pytest.mark.parametrize("ways", [("fork", "spawn"), ("xdist",)], ids="-".join)
+def test_what_ranks_run_is_covered(run_two_sessions, ways):
+    if "xdist" in ways:
         pytest.importorskip("xdist")
-    session = run_session(
-        {"product.py": PRODUCT, "test_product.py": TESTS, "conftest.py": ""},
-        "--cov=product",
-        "--cov-report=json",
-        "--cov-report=term",
-        *arguments,
-    )
+    files = {"product.py": PRODUCT, "test_product.py": TESTS, "conftest.py": ""}
+    arguments = ["--cov=product", "--cov-report=json", "--cov-report=term"]
+    sessions = run_two_sessions(*((files, *arguments, *WAYS[way]) for way in ways))
+    for way, session in zip(ways, sessions, strict=True):
+        assert_covered(session, branch="--cov-branch" in WAYS[way])
+
+
+def assert_covered(session, *, branch: bool) -> None:
     assert session.outcomes == {"passed": 2, "failed": 1}, session.out
     root = session.temporary.parent
     measured = json.loads((root / "coverage.json").read_text())
