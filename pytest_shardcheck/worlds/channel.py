@@ -58,7 +58,9 @@ class Channel:
         Raises:
             OSError: The other side is gone.
         """
-        payload = json.dumps(message, default=repr).encode()
+        # The kernel may deliver a message without descriptors together with the next one's.
+        counted = {**message, "fds": len(fds)} if fds else message
+        payload = json.dumps(counted, default=repr).encode()
         frame = _HEADER.pack(len(payload)) + payload
         with self._lock:
             if fds:
@@ -71,7 +73,8 @@ class Channel:
         while True:
             message = self._pop()
             if message is not None:
-                fds, self._fds = self._fds, []
+                count = message.pop("fds", 0)
+                fds, self._fds = self._fds[:count], self._fds[count:]
                 return message, fds
             if not self._read(0):
                 return None

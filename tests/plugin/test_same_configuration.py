@@ -173,7 +173,7 @@ def test_options_files_and_environment(
     monkeypatch.chdir(pytester.path / "elsewhere")
 
     result = pytester.runpytest_subprocess(
-        "-p", "helper", "-o", "sweetness=very", "-W", "error::UserWarning",
+        "-p", "helper", "-o", "sweetness=very", "-p", "no:asyncio", "-W", "error::UserWarning",
         "-c", "../configuration/custom.ini", "--rootdir=..", "--import-mode=importlib",
         "--showlocals", "--durations=2", "--maxfail=7", "../tests",
     )  # fmt: skip

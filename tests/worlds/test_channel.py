@@ -49,6 +49,23 @@ def test_descriptors_travel_with_their_message(ends):
         os.close(fd)
 
 
+def test_descriptors_stay_with_their_message_when_several_arrive_at_once(ends):
+    """The kernel hands over a message without descriptors together with the next one's."""
+    ours, other = ends
+    read, write = os.pipe()
+    other.send({"kind": "without"})
+    other.send({"kind": "with one"}, [write])
+    other.send({"kind": "with two"}, [write, write])
+    received = [ours.receive() for _ in range(3)]
+    assert [(message["kind"], len(fds)) for message, fds in received] == [
+        ("without", 0),
+        ("with one", 1),
+        ("with two", 2),
+    ]
+    for fd in (read, write, *(fd for _, fds in received for fd in fds)):
+        os.close(fd)
+
+
 def test_what_json_cannot_carry_arrives_as_its_repr(ends):
     ours, other = ends
     other.send({"kind": "a", "value": {1}})
