@@ -15,6 +15,7 @@ import socket
 import struct
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 
@@ -40,6 +41,25 @@ def exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+class ThreadsForRanksOnly:
+    """Stand in for ``torch.set_num_threads``, and do nothing until ``allowed``.
+
+    A conftest or test module that sets more threads, and computes when it is imported, would start
+    OpenMP's: they are not there after a fork, and a rank's parallel operations would wait for them.
+    """
+
+    allowed = False
+
+    def __init__(self, original: Callable[[int], None]) -> None:
+        """Stand in for ``original``."""
+        self.original = original
+
+    def __call__(self, nthreads: int) -> None:
+        """Set the number of threads, or leave it."""
+        if self.allowed:
+            self.original(nthreads)
+
+
 def main() -> None:
     """Import torch, load the session's pytest configuration, hand over to ``worlds``."""
     role, channel_fd, lifeline_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -57,9 +77,7 @@ def main() -> None:
     gc.enable()
     torch.set_num_threads(1)
     if role == "nursery":
-        # A conftest or test module that sets more, and computes on import, would start OpenMP's
-        # threads: they are not there after a fork, and a rank's parallel operations wait for them.
-        torch.set_num_threads = lambda nthreads: None
+        torch.set_num_threads = ThreadsForRanksOnly(torch.set_num_threads)
 
     from _pytest.config import _prepareconfig  # what pytest.main() and xdist's workers call
 
