@@ -91,11 +91,13 @@ class SessionRunner:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
         session = Session(0, "", temporary, f"{_MARK}={uuid.uuid4().hex}")
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        # On CI pytest repeats whole messages in its short summary.
+        inherited = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("PYTEST_") and k not in ("CI", "BUILD_NUMBER")
+        }
         name, _, value = session.mark.partition("=")
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            # As a shell starts what runs in the background; a child would ignore it too.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-p", "no:randomly", *args],
             cwd=root,
@@ -121,4 +123,7 @@ class SessionRunner:
 
 @pytest.fixture(scope="session")
 def run_session(tmp_path_factory) -> SessionRunner:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # As a shell starts what runs in the background; the sessions would ignore it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return SessionRunner(tmp_path_factory.mktemp("sessions"))

@@ -98,3 +98,16 @@ def test_kill_9_of_a_spawned_world(run_session):
     process.kill()
     process.communicate(timeout=60)
     assert session.processes_left() == []
+
+
+@pytest.mark.parametrize("how", ["kill -9", "ctrl-c"])
+def test_under_xdist_the_workers_worlds_end_with_the_controller(run_session, how):
+    pytest.importorskip("xdist")
+    process, session = start_and_wait(run_session, "body", "-n", "2")
+    if how == "ctrl-c":
+        process.send_signal(signal.SIGINT)
+    else:
+        process.kill()
+    process.communicate(timeout=60)
+    assert session.processes_left() == []
+    assert session.files_left() == []
