@@ -66,7 +66,9 @@ class Summary:
             )
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
-        lines = table(self._rows, terminal.config.get_terminal_writer().fullwidth)
+        # The order in which tests ran is chance under xdist and randomly.
+        rows = sorted(self._rows, key=lambda row: row.nodeid)
+        lines = table(rows, terminal.config.get_terminal_writer().fullwidth)
         if lines:
             terminal.section("shardcheck: bytes at rest per rank")
         for line in lines:
