@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -184,13 +183,6 @@ def interpreter_flags() -> list[str]:
 
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return flags
-
-
-def close_quietly(fds: Iterable[int]) -> None:
-    """Close descriptors that may be closed already."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
 
 
 def flush_standard_streams() -> None:

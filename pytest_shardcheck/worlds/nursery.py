@@ -7,7 +7,6 @@ It never blocks in ``waitpid``: a rank that hangs must not keep the next order w
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import selectors
@@ -94,6 +93,7 @@ class _Nursery:
         message, fds = received
         if message["kind"] == "preload":
             preload(message["modules"])
+            settle_before_fork(self._collected.session.config)
             return True
         order = Order.from_json(message["order"])
         for _ in range(order.spec.size):
@@ -198,8 +198,6 @@ def preload(modules: list[str]) -> None:
             # Some names in sys.modules are no modules that could be imported (torch.ops).
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
 
 
 def _fork() -> int:

@@ -67,9 +67,7 @@ class RankState:
             # A rank that failed and was then stopped in a later phase has said what it had to.
             if earlier := self._earlier_trouble():
                 return self._with_report(earlier)
-            return self._without_report(
-                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
-            )
+            return self._end()
         if report is not None:
             return self._with_report(report)
         if (
@@ -107,9 +105,7 @@ class RankState:
             if message is not None and self._with_report(message).kind != "passed":
                 return self._with_report(message)
         if self.hung_in is None and self.exit is not None and not self.complete:
-            return self._without_report(
-                "stopped" if self.stopped else "dead", self.phase, self.exit_ns
-            )
+            return self._end()
         return self.result(when)
 
     def _earlier_trouble(self) -> Message | None:
@@ -131,6 +127,10 @@ class RankState:
             report=report,
             subtests=failed if message["when"] == "call" else (),
         )
+
+    def _end(self) -> RankResult:
+        """Return what an end without a completion record is: ours, or a death."""
+        return self._without_report("stopped" if self.stopped else "dead", self.phase, self.exit_ns)
 
     def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
         how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
