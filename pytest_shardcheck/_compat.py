@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ __all__ = [
     "WorldTestCaseFunction",
     "chain_of",
     "configure",
+    "controller_has_left",
     "empty_exception_queues",
     "file_location",
     "is_subtest_report",
+    "live_log_handlers",
     "native_traceback",
     "new_tmp_path",
     "redirect_tmp_path_factory",
@@ -89,6 +93,47 @@ def redirect_tmp_path_factory(config: pytest.Config, base: Path) -> None:
     config._tmp_path_factory = TempPathFactory(  # type: ignore[attr-defined]
         base, 3, "all", config.trace.get("tmpdir"), _ispytest=True
     )
+
+
+def live_log_handlers(config: pytest.Config) -> list[logging.Handler]:
+    """Return the handlers of ``--log-cli`` and ``--log-file``, those that write anywhere.
+
+    Not through a logger: pytest's other handlers would take a rank's record for the session's own.
+    """
+    plugin = config.pluginmanager.getplugin("logging-plugin")
+    if plugin is None:
+        return []
+    handlers: list[logging.Handler] = []
+    if isinstance(plugin.log_cli_handler, logging.StreamHandler):
+        handlers.append(plugin.log_cli_handler)
+    if plugin.log_file_handler.baseFilename != os.devnull:
+        handlers.append(plugin.log_file_handler)
+    return handlers
+
+
+def controller_has_left(config: pytest.Config) -> Callable[[], bool]:
+    """Return what tells, in a worker of xdist, that its controller was interrupted or killed.
+
+    execnet lets a busy worker work for five more seconds; xdist has no hook for it.
+    """
+    channels = [
+        plugin.channel
+        for plugin in config.pluginmanager.get_plugins()
+        if type(plugin).__name__ == "WorkerInteractor"
+    ]
+
+    def has_left() -> bool:
+        for channel in channels:
+            try:
+                channel.waitclose(0)
+            except channel.TimeoutError:
+                continue
+            except Exception:  # however it was closed, it is
+                return True
+            return True
+        return False
+
+    return has_left
 
 
 def empty_exception_queues(config: pytest.Config) -> None:

@@ -28,7 +28,7 @@ from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.processes import Launcher
 from pytest_shardcheck.worlds.slots import Slots
 from pytest_shardcheck.worlds.spawned import Spawner
-from pytest_shardcheck.worlds.world import World
+from pytest_shardcheck.worlds.world import Audience, World
 
 _RANKS_PER_CORE: Final = 4
 # torch's import, and the collection of the world tests, on a busy machine.
@@ -56,6 +56,7 @@ class Launching:
         self._spawners: dict[str, Spawner] = {}
         self._nursery: Nursery | None = None
         self._nursery_error: HarnessError | None = None
+        self._controller_has_left = _compat.controller_has_left(config)
         self._slots = self._shared_slots()
         self.spawn_reasons: dict[str, str] = {}
 
@@ -120,6 +121,7 @@ class Launching:
     def _launch(self, item: pytest.Item, spec: WorldSpec) -> World:
         launcher = self._launcher(str(item.path))
         listener = rendezvous.listen()
+        log_handlers = _compat.live_log_handlers(self._config)
         order = Order(
             nodeid=item.stash.get(NODEID, item.nodeid),
             fingerprint=fingerprint(item),
@@ -130,13 +132,19 @@ class Launching:
             threads=self._settings.threads,
             port=listener.getsockname()[1],
             coverage=coverage.of_session(),
+            log_level=min(handler.level for handler in log_handlers) if log_handlers else None,
         )
         with listener:
             processes = launcher.launch(order, listener)
         terminal = self._config.pluginmanager.getplugin("terminalreporter")
-        show = terminal.write_line if order.capture == "no" and terminal is not None else None
-        timeout_s = spec.timeout_s or self._settings.timeout_s
-        return World(launcher, processes, order, timeout_s, show)
+        audience = Audience(
+            show=terminal.write_line if order.capture == "no" and terminal is not None else None,
+            log_handlers=log_handlers,
+            has_left=self._controller_has_left,
+        )
+        return World(
+            launcher, processes, order, spec.timeout_s or self._settings.timeout_s, audience
+        )
 
     def discard(self, world: World) -> None:
         """End a world and remove its folder."""

@@ -52,6 +52,7 @@ class Order:
 
     ``fingerprint`` is the ``repr`` of the item's parameters in the session: a rank that sees others
     would run another test under this name. ``directory`` is ours, ``tmp_path`` the test's.
+    ``log_level`` is that of the session's live log and log file; None where it has neither.
     """
 
     nodeid: str
@@ -63,6 +64,7 @@ class Order:
     threads: int
     port: int
     coverage: Mapping[str, Any] | None = None
+    log_level: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the plain data that ``from_json`` reads."""

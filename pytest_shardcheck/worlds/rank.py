@@ -24,6 +24,7 @@ from pytest_shardcheck import _compat
 from pytest_shardcheck.worlds import coverage, no_terminal, rendezvous
 from pytest_shardcheck.worlds.channel import Channel, Message
 from pytest_shardcheck.worlds.keys import RANK, TRACKED
+from pytest_shardcheck.worlds.live_log import LiveLog
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
 from pytest_shardcheck.worlds.ring import Ring
 
@@ -112,6 +113,8 @@ def _get_ready(
     no_terminal.refuse_debuggers(rank)
     rendezvous.install(directory)
     _record_collectives(ring_path(directory, rank))
+    if order.log_level is not None:
+        LiveLog(channel).start(order.log_level)
     return context
 
 

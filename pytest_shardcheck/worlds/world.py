@@ -7,14 +7,16 @@ completion record and ended cleanly.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
-from pytest_shardcheck.worlds import clock, interpreter, watchdog
+from pytest_shardcheck.worlds import clock, interpreter, live_log, watchdog
 from pytest_shardcheck.worlds.channel import Message, wait_readable
 from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
 from pytest_shardcheck.worlds.orders import Order
@@ -28,6 +30,19 @@ _TICK_S: Final = 0.05
 _MOST_OUTPUT: Final = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """Who looks on while a world runs.
+
+    ``show`` gets each line that ranks print, as it comes; ``log_handlers`` each record that they
+    log; ``has_left`` tells that nobody waits for this session any more.
+    """
+
+    show: Callable[[str], object] | None = None
+    log_handlers: Sequence[logging.Handler] = ()
+    has_left: Callable[[], bool] = lambda: False
+
+
 class World:
     """The ranks that run one test, from their start to their burial."""
 
@@ -37,9 +52,9 @@ class World:
         processes: Processes,
         order: Order,
         timeout_s: float,
-        show: Callable[[str], object] | None = None,
+        audience: Audience,
     ) -> None:
-        """Watch the started ``processes``; ``show`` gets each line that they print, as it comes."""
+        """Watch the started ``processes`` for the ``audience``."""
         self.order = order
         self.states = [RankState(rank) for rank in range(order.spec.size)]
         self.collectives: list[str] = []
@@ -47,7 +62,7 @@ class World:
         self._launcher = launcher
         self._processes = processes
         self._timeout_s = timeout_s
-        self._show = show
+        self._audience = audience
         self._gathers: dict[int, dict[int, Any]] = {}
         # The pipes that some process of the world still holds open.
         self._open_outputs = dict(enumerate(processes.outputs))
@@ -177,7 +192,13 @@ class World:
             self._pump(_TICK_S)
 
     def _pump(self, timeout_s: float) -> None:
-        """Take in whatever has arrived, waiting at most ``timeout_s`` for the first of it."""
+        """Take in whatever has arrived, waiting at most ``timeout_s`` for the first of it.
+
+        Raises:
+            KeyboardInterrupt: Whoever wanted to know has left.
+        """
+        if self._audience.has_left():
+            raise KeyboardInterrupt
         channels = self._processes.channels
         waiting: list[Any] = [channel for channel in channels if not channel.closed]
         quiet_ends = len(waiting) < len(channels)
@@ -221,6 +242,8 @@ class World:
             self._processes.refused = message["why"]
         elif kind in ("subtest", "warning"):
             getattr(state, f"{kind}s").append(message)
+        elif kind == "log":
+            live_log.write(message, state.rank, self._audience.log_handlers)
         elif kind == "hello":
             state.started = True
         else:
@@ -293,14 +316,14 @@ class World:
 
     def _write_unfinished_lines(self) -> None:
         for state in self.states:
-            if self._show is not None and state.output:
+            if self._audience.show is not None and state.output:
                 self._take_output(state, b"\n")
 
     def _take_output(self, state: RankState, data: bytes) -> None:
-        if self._show is None:
+        if self._audience.show is None:
             state.output += data[: _MOST_OUTPUT - len(state.output)]
             return
         *lines, rest = (bytes(state.output) + data).split(b"\n")
         state.output[:] = rest
         for line in lines:
-            self._show(f"[rank {state.rank}] {line.decode(errors='replace')}")
+            self._audience.show(f"[rank {state.rank}] {line.decode(errors='replace')}")

@@ -56,58 +56,94 @@ def wait_for(condition, timeout_s: float = 60) -> None:
         time.sleep(0.01)
 
 
-def start_and_wait(run_session, phase: str, *args: str):
-    process, session = run_session.start({"test_busy.py": BUSY}, "-k", phase, *args)
-    root = session.temporary.parent
-    wait_for(lambda: all((root / f"arrived-{rank}").exists() for rank in (0, 1)))
-    return process, session
+# The first process that imports it is the session's, the others' are its children's.
+SLOW_IMPORT = """
+    import time
+    from pathlib import Path
+    import pytest
+
+    HERE = Path(__file__).parent
+    among_children = (HERE / "imported").exists()
+    (HERE / "imported").touch()
+    if among_children == CHILDREN:
+        (HERE / "importing").touch()
+        time.sleep(600)
+
+    @pytest.mark.world_size(2)
+    def test_it(world):
+        pass
+"""
+
+# A world whose ranks have begun, but not yet their test's setup.
+SLOW_START = """
+    import os, time
+    from pathlib import Path
+    import pytest
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(item):
+        if rank := os.environ.get("RANK"):
+            (Path(__file__).parent / f"arrived-{rank}").touch()
+            sum(range(10**12)) if rank == "0" else time.sleep(600)
+        return (yield)
+"""
 
 
-@pytest.mark.parametrize("phase", ["setup", "body", "teardown"])
-def test_kill_9_leaves_no_process_and_nobody_holds_the_output(run_session, phase):
-    process, session = start_and_wait(run_session, phase)
-    process.kill()
-    # Returns at once only when no process of the session has inherited its output.
-    process.communicate(timeout=60)
-    assert session.processes_left() == []
-    assert session.files_left() == []
+def arrived(session) -> bool:
+    return all((session.temporary.parent / f"arrived-{rank}").exists() for rank in (0, 1))
 
 
-@pytest.mark.parametrize("phase", ["setup", "body", "teardown"])
-def test_ctrl_c_ends_everything_at_once(run_session, phase):
-    process, session = start_and_wait(run_session, phase)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == pytest.ExitCode.INTERRUPTED
-    assert "KeyboardInterrupt" in out
-    assert session.processes_left() == []
-    assert session.files_left() == []
-
-
-def test_ctrl_c_while_the_nursery_starts(run_session):
-    process, session = run_session.start({"test_busy.py": BUSY})
-    wait_for(lambda: list(session.temporary.glob("shardcheck-*/log")))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert session.processes_left() == []
-    assert session.files_left() == []
-
-
-def test_kill_9_of_a_spawned_world(run_session):
-    process, session = start_and_wait(run_session, "body", "--shardcheck-start=spawn")
-    process.kill()
-    process.communicate(timeout=60)
-    assert session.processes_left() == []
+PHASES = {
+    "collecting": (
+        {"test_busy.py": SLOW_IMPORT.replace("CHILDREN", "False")},
+        [],
+        lambda session: (session.temporary.parent / "importing").exists(),
+    ),
+    "nursery starting": (
+        {"test_busy.py": BUSY},
+        [],
+        lambda session: list(session.temporary.glob("shardcheck-*/log")),
+    ),
+    "nursery collecting": (
+        {"test_busy.py": SLOW_IMPORT.replace("CHILDREN", "True")},
+        [],
+        lambda session: (session.temporary.parent / "importing").exists(),
+    ),
+    "spawned ranks starting": (
+        {"test_busy.py": SLOW_IMPORT.replace("CHILDREN", "True")},
+        ["--shardcheck-start=spawn"],
+        lambda session: (session.temporary.parent / "importing").exists(),
+    ),
+    "world starting": ({"conftest.py": SLOW_START, "test_busy.py": BUSY}, [], arrived),
+    "setup": ({"test_busy.py": BUSY}, ["-k", "setup"], arrived),
+    "body": ({"test_busy.py": BUSY}, ["-k", "body"], arrived),
+    "spawned body": (
+        {"test_busy.py": BUSY},
+        ["-k", "body", "--shardcheck-start=spawn"],
+        arrived,
+    ),
+    "teardown": ({"test_busy.py": BUSY}, ["-k", "teardown"], arrived),
+    "body under xdist": ({"test_busy.py": BUSY}, ["-k", "body", "-n", "2"], arrived),
+    "setup under xdist": ({"test_busy.py": BUSY}, ["-k", "setup", "-n", "2"], arrived),
+}
 
 
 @pytest.mark.parametrize("how", ["kill -9", "ctrl-c"])
-def test_under_xdist_the_workers_worlds_end_with_the_controller(run_session, how):
-    pytest.importorskip("xdist")
-    process, session = start_and_wait(run_session, "body", "-n", "2")
-    if how == "ctrl-c":
-        process.send_signal(signal.SIGINT)
-    else:
+@pytest.mark.parametrize("phase", PHASES)
+def test_nothing_is_left(run_session, phase, how):
+    files, args, reached = PHASES[phase]
+    if "xdist" in phase:
+        pytest.importorskip("xdist")
+    process, session = run_session.start(files, *args)
+    wait_for(lambda: reached(session))
+    if how == "kill -9":
         process.kill()
-    process.communicate(timeout=60)
+    else:
+        process.send_signal(signal.SIGINT)
+    # Returns at once only when no process of the session has inherited its output.
+    out, _ = process.communicate(timeout=60)
     assert session.processes_left() == []
     assert session.files_left() == []
+    if how == "ctrl-c":
+        assert process.returncode == pytest.ExitCode.INTERRUPTED
+        assert "KeyboardInterrupt" in out
