@@ -53,6 +53,9 @@ def serve(collected: Collected, channel: Channel, lifeline_fd: int) -> NoReturn:
     c10d_tap.install()
     # See the bootstrap: what test files do is over, and ranks set their own.
     sys.modules["torch"].set_num_threads.allowed = True
+    if "numpy" in sys.modules:
+        # Ranks seed it: it is 11 ms once here, or in each of them.
+        preload(["numpy.random"])
     settle_before_fork(collected.session.config)
     channel.send({"kind": "ready", "unsafe": collected.unsafe})
     _Nursery(collected, channel, lifeline_fd).run()
