@@ -115,3 +115,26 @@ def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
         value = getattr(owner, name, None)
         if isinstance(value, Tensor):
             yield value
+
+
+def graph_task() -> int:
+    """Return the number of the autograd run that this thread is in, -1 outside of any.
+
+    There is no public way to ask whether autograd runs.
+    """
+    return int(torch._C._current_graph_task_id())
+
+
+def current_node() -> Any:
+    """Return the autograd node that this thread runs, None outside of any."""
+    return torch._C._current_autograd_node()
+
+
+def sequence_number(node: Any) -> int:
+    """Return the number that autograd gave a node when the forward made it."""
+    return int(node._sequence_nr())
+
+
+def forward_sequence_number() -> int:
+    """Return the number that this thread's next autograd node will get."""
+    return int(torch._C._autograd._get_sequence_nr())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def _body(name: str, action: str, *says: str, words: str = "FAILED", **options) 
 def _last(name: str, action: str, *says: str, words: str = "PASSED ERROR", **options) -> Case:
     """Return a case in which the body passes, and the culprit does something at its teardown."""
     source = f"""
-    @pytest.mark.world_size(2, timeout={options.pop("timeout", 20)})
+    @pytest.mark.world_size(2, timeout={options.pop("timeout", 60)})
     def test_{name}(do_last, monkeypatch):
         do_last.append(lambda: {action})
     """
@@ -225,7 +226,7 @@ CASES = [
     """,
         (
             "rank {c} of 2 did not end its call",
-            "still running after 2 s",
+            "still running after",
             "in test_hang_in_body",
             HUNG,
         ),
@@ -242,7 +243,7 @@ CASES = [
         dist.barrier()
     """,
         (
-            "did not end its call: still running after 3 s",
+            "did not end its call: still running after",
             "in test_hang_before_a_barrier",
             "rank {o} waits in barrier #1; rank {c} is 1 behind.",
             HUNG,
@@ -275,7 +276,7 @@ CASES = [
         "hang_in_teardown",
         "sleep()",
         "rank {c} of 2 did not end its teardown",
-        "still running after 2 s",
+        "still running after",
         "in sleep",
         HUNG,
         timeout=2,
@@ -285,7 +286,7 @@ CASES = [
         "hang_at_exit",
         "setattr(os, '_exit', sleep)",
         "rank {c} of 2 did not end its exit",
-        "still running after 2 s",
+        "still running after",
         "in sleep",
         HUNG,
         timeout=2,
@@ -414,7 +415,9 @@ def session_text(start: str) -> str:
         parts.append(textwrap.dedent(case.source))
         if is_followed(start, number):
             parts.append(textwrap.dedent(AFTER).format(name=case.name))
-    return "\n".join(parts)
+    text = "\n".join(parts)
+    # A spawned rank still imports parts of torch in its setup: more than 2 s on a busy machine.
+    return re.sub(r"timeout=[23]\b", "timeout=15", text) if start == "spawn" else text
 
 
 def is_followed(start: str, number: int) -> bool:

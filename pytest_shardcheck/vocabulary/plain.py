@@ -1,0 +1,47 @@
+"""Frozen dataclasses of plain data ↔ what `json` can write, by their fields' types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+
+
+def to_json(value: Any) -> Any:
+    """Return a frozen dataclass, or a mapping or tuple of them, as what `json` can write."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: to_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[_T], data: Any) -> _T:
+    """Build the dataclass `kind` that `to_json` wrote."""
+    hints = _hints(kind)  # type: ignore[arg-type]  # mypy takes type[_T] for unhashable
+    return kind(**{name: _restored(hints[name], value) for name, value in data.items()})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _restored(hint: Any, data: Any) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (some,) = (argument for argument in arguments if argument is not NoneType)
+        return None if data is None else _restored(some, data)
+    if origin is tuple:
+        return tuple(_restored(arguments[0], item) for item in data)
+    if origin is not None and issubclass(origin, Mapping):
+        return {name: _restored(arguments[1], item) for name, item in data.items()}
+    if hasattr(hint, "__dataclass_fields__"):
+        return from_json(hint, data)
+    return data
