@@ -10,7 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_shardcheck.expectations import max_memory, memory
+    from pytest_shardcheck.expectations import (
+        collectives,
+        max_collectives,
+        max_memory,
+        max_saved_activations,
+        memory,
+        saved_activations,
+    )
+    from pytest_shardcheck.vocabulary.collectives import Call, Volume
     from pytest_shardcheck.vocabulary.errors import (
         DeadRankError,
         HarnessError,
@@ -20,30 +28,56 @@ if TYPE_CHECKING:
         UnmetExpectationError,
         UsageError,
     )
-    from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading, StateBytes
+    from pytest_shardcheck.vocabulary.readings import (
+        CollectivesReading,
+        Crossing,
+        LiveBytes,
+        MemoryReading,
+        PhaseReading,
+        Reading,
+        SavedBytes,
+        SavedReading,
+        StateBytes,
+        TensorRecord,
+    )
     from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Call",
+    "CollectivesReading",
+    "Crossing",
     "DeadRankError",
     "HarnessError",
     "HungRankError",
+    "LiveBytes",
     "MemoryReading",
+    "PhaseReading",
     "RankFailedError",
     "Reading",
+    "SavedBytes",
+    "SavedReading",
     "ShardcheckError",
     "StateBytes",
+    "TensorRecord",
     "UnmetExpectationError",
     "UsageError",
+    "Volume",
     "WorldSpec",
+    "collectives",
+    "max_collectives",
     "max_memory",
+    "max_saved_activations",
     "memory",
+    "saved_activations",
 ]
+
+_FUNCTIONS = ("collectives", "memory", "saved_activations")
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    room = "expectations" if name.endswith("memory") else "vocabulary"
+    room = "expectations" if name.removeprefix("max_") in _FUNCTIONS else "vocabulary"
     return getattr(import_module(f"{__name__}.{room}"), name)

@@ -5,7 +5,14 @@ from pytest_shardcheck.expectations.expectation import MARKERS, Expectation
 from pytest_shardcheck.expectations.judge import Readings, judge, judge_given
 from pytest_shardcheck.expectations.narrowing import Narrowing
 from pytest_shardcheck.expectations.parse import parse_expectation
-from pytest_shardcheck.expectations.public import max_memory, memory
+from pytest_shardcheck.expectations.public import (
+    collectives,
+    max_collectives,
+    max_memory,
+    max_saved_activations,
+    memory,
+    saved_activations,
+)
 
 __all__ = [
     "MARKERS",
@@ -14,9 +21,13 @@ __all__ = [
     "Readings",
     "applicable",
     "check_world_sizes",
+    "collectives",
     "judge",
     "judge_given",
+    "max_collectives",
     "max_memory",
+    "max_saved_activations",
     "memory",
     "parse_expectation",
+    "saved_activations",
 ]

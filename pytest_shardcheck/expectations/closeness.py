@@ -72,6 +72,6 @@ def _resolved(expectation: Expectation, spec: WorldSpec) -> Expectation:
 def _amount(expectation: Expectation, argument: str, spec: WorldSpec) -> int:
     value = expectation.values[argument]
     try:
-        return resolve_value(value, spec, expectation.measure.parse_amount)
+        return resolve_value(value, spec, expectation.measure.parse_amount(argument))
     except UsageError as error:
         raise expectation.site.error_at(argument, value, error) from error.__cause__

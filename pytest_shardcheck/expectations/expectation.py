@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_shardcheck.expectations.collectives import COLLECTIVES
 from pytest_shardcheck.expectations.memory import MEMORY
 from pytest_shardcheck.expectations.narrowing import Narrowing
+from pytest_shardcheck.expectations.saved_activations import SAVED_ACTIVATIONS
 from pytest_shardcheck.expectations.usage import Site
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 _CEILING = "max_"
 
-_MEASURES = (MEMORY,)
+_MEASURES = (MEMORY, COLLECTIVES, SAVED_ACTIVATIONS)
 
 MEASURE_OF: dict[str, Measure] = {
     prefix + measure.noun: measure for measure in _MEASURES for prefix in ("", _CEILING)

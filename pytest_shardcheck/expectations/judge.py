@@ -154,11 +154,18 @@ def _verdict(expectation: Expectation, argument: str, place: _Place, judged: _Ju
         rank: expectation.measure.read(reading, argument, expectation.narrowing)
         for rank, reading in judged.by_place[place].items()
     }
-    detail = _why_unmeasured(place, judged, found)
+    kind: Kind
+    if detail := _unmatched_everywhere(found):
+        kind = "unmatched"
+    elif detail := _why_unmeasured(place, judged, found):
+        kind = "unmeasured"
+    else:
+        found = {rank: figure for rank, figure in found.items() if not figure.outside}
+        kind = _kind(expectation, expected, tolerance, found)
     return Verdict(
         marker=expectation.marker,
         argument=argument,
-        kind="unmeasured" if detail else _kind(expectation, expected, tolerance, found),
+        kind=kind,
         region=region,
         occurrence=occurrence,
         figures=tuple(
@@ -168,6 +175,7 @@ def _verdict(expectation: Expectation, argument: str, place: _Place, judged: _Ju
             for rank, figure in found.items()
         ),
         tolerance=tolerance,
+        unit=expectation.measure.unit(argument),
         detail=detail,
         narrowing=str(expectation.narrowing),
     )
@@ -193,6 +201,16 @@ def _lost(abandoned: Abandoned, name: str | None) -> str:
     )
 
 
+def _unmatched_everywhere(found: Mapping[int, Figure]) -> str:
+    """Say what there was where a phase or group chose nothing on any rank."""
+    if not all(figure.unmatched for figure in found.values()):
+        return ""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, figure in found.items():
+        ranks_of.setdefault(figure.unmatched, []).append(rank)
+    return "; ".join(f"{fold_ranks(ranks)}: {text}" for text, ranks in ranks_of.items())
+
+
 def _why_unmeasured(place: _Place, judged: _Judged, found: Mapping[int, Figure]) -> str:
     absent = [rank for rank in judged.ranks if rank not in found]
     if absent:
@@ -205,8 +223,8 @@ def _why_unmeasured(place: _Place, judged: _Judged, found: Mapping[int, Figure])
         )
     ranks_of: dict[str, list[int]] = {}
     for rank, figure in found.items():
-        if figure.amount is None:
-            ranks_of.setdefault(figure.missing, []).append(rank)
+        if figure.amount is None and not figure.outside:
+            ranks_of.setdefault(figure.missing or figure.unmatched, []).append(rank)
     return "; ".join(f"{fold_ranks(ranks)}: {missing}" for missing, ranks in ranks_of.items())
 
 

@@ -1,4 +1,4 @@
-"""Which ranks, worlds, regions and devices a marker speaks of. A narrowing must match."""
+"""Which ranks, worlds, regions, phases, groups and devices a marker speaks of. It must match."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_shardcheck.expectations.usage import suggestion
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
+from pytest_shardcheck.vocabulary.readings import PHASES
 
 if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.specs import WorldSpec
@@ -99,6 +100,8 @@ class Narrowing:
     ranks: RankChoice | None = None
     world_sizes: tuple[int, ...] | None = None
     region: str | None = None
+    phase: str | None = None
+    group: str | None = None
     device: str | None = None
 
     def select_ranks(self, spec: WorldSpec) -> tuple[int, ...]:
@@ -108,10 +111,16 @@ class Narrowing:
     def __str__(self) -> str:
         """Write the narrowing as a marker does: "rank=-1, region='step'"."""
         sizes = None if self.world_sizes is None else Indices(self.world_sizes)
-        region = None if self.region is None else repr(self.region)
-        device = None if self.device is None else repr(self.device)
-        written = {"rank": self.ranks, "world_size": sizes, "region": region, "device": device}
-        return ", ".join(f"{name}={given}" for name, given in written.items() if given is not None)
+        choices = {"rank": self.ranks, "world_size": sizes}
+        names = {
+            "region": self.region,
+            "phase": self.phase,
+            "group": self.group,
+            "device": self.device,
+        }
+        written = [f"{name}={given}" for name, given in choices.items() if given is not None]
+        written += [f"{name}={given!r}" for name, given in names.items() if given is not None]
+        return ", ".join(written)
 
 
 def parse_rank(given: object) -> RankChoice:
@@ -162,6 +171,24 @@ def parse_region(given: object) -> str:
     """Read `region=`. Raises UsageError where it is not a name."""
     if not isinstance(given, str) or not given:
         raise UsageError(f"{given!r} is not a region; expected its name, such as 'step'")
+    return given
+
+
+def parse_phase(given: object) -> str:
+    """Read `phase=`. Raises UsageError where it is not one of the three."""
+    if not isinstance(given, str) or given not in PHASES:
+        hint = suggestion(given, PHASES) if isinstance(given, str) else ""
+        raise UsageError(f"{given!r} is not a phase{hint}; expected {', '.join(map(repr, PHASES))}")
+    return given
+
+
+def parse_group(given: object) -> str:
+    """Read `group=`. Raises UsageError where it is not a name."""
+    if not isinstance(given, str) or not given:
+        raise UsageError(
+            f"{given!r} is not a process group; expected the name of a mesh axis, a group's "
+            "description, or 'world'"
+        )
     return given
 
 

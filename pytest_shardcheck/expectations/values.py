@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
-from pytest_shardcheck.vocabulary.units import parse_size
 
 Value: TypeAlias = int | Mapping[int, int] | Callable[[WorldSpec], object]
 Tolerance: TypeAlias = int | Fraction
@@ -79,8 +78,8 @@ def _call(value: Callable[[WorldSpec], object], spec: WorldSpec, parse_amount: P
         raise UsageError(f"the callable returned, given {spec}: {error}") from None
 
 
-def parse_tolerance(given: object) -> Tolerance:
-    """Read a tolerance: an amount in bytes, or a share of what is expected, as a Fraction.
+def parse_tolerance(given: object, parse_amount: ParseAmount) -> Tolerance:
+    """Read a tolerance: an amount, or a share of what is expected, as a Fraction.
 
     Raises UsageError where it is neither, and where a share is not below the whole.
     """
@@ -89,7 +88,7 @@ def parse_tolerance(given: object) -> Tolerance:
     if isinstance(given, str) and (match := _PERCENT.fullmatch(given)):
         return _parse_share(match[1], whole=100)
     try:
-        return parse_size(given)
+        return parse_amount(given)
     except UsageError as error:
         raise UsageError(f"{error}, or a share such as {_SHARES}") from None
 
@@ -102,5 +101,5 @@ def _parse_share(number: str, whole: int) -> Fraction:
 
 
 def tolerance_of(expected: int, tolerance: Tolerance) -> int:
-    """Return the whole bytes by which a figure may differ from `expected`."""
+    """Return the whole bytes or calls by which a figure may differ from `expected`."""
     return tolerance if isinstance(tolerance, int) else int(expected * tolerance)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_shardcheck.reports.breakdowns import breakdown_lines
 from pytest_shardcheck.vocabulary.ranks import fold_numbers, fold_ranks
-from pytest_shardcheck.vocabulary.readings import CATEGORIES, StateBytes
 from pytest_shardcheck.vocabulary.units import format_bytes, format_ceiling, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_shardcheck.vocabulary.specs import WorldSpec
-    from pytest_shardcheck.vocabulary.verdicts import RankFigure, Verdict
+    from pytest_shardcheck.vocabulary.verdicts import RankFigure, Unit, Verdict
 
 
 def explain(verdicts: Sequence[Verdict], spec: WorldSpec) -> str:
@@ -28,11 +28,18 @@ def explain(verdicts: Sequence[Verdict], spec: WorldSpec) -> str:
 
 
 def _fold_occurrences(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[int]]]:
-    folded: dict[Verdict, list[int]] = {}
+    folded: list[tuple[Verdict, list[int]]] = []
     for verdict in verdicts:
-        if not verdict.met:
-            folded.setdefault(replace(verdict, occurrence=0), []).append(verdict.occurrence)
-    return list(folded.items())
+        if verdict.met:
+            continue
+        alike = replace(verdict, occurrence=0)
+        for known, occurrences in folded:
+            if known == alike:
+                occurrences.append(verdict.occurrence)
+                break
+        else:
+            folded.append((alike, [verdict.occurrence]))
+    return folded
 
 
 def _explain_one(
@@ -64,34 +71,56 @@ def _occurrences(verdict: Verdict, occurrences: Sequence[int], verdicts: Iterabl
 
 
 def _limit(verdict: Verdict) -> str:
-    expected = _size(verdict.figures[0].expected)
+    expected = _amount(verdict.figures[0].expected, verdict.unit)
     if verdict.kind == "crossed":
         return f"the ceiling of {expected} was crossed"
-    tolerance = f" ± {format_bytes(verdict.tolerance)}" if verdict.tolerance else ""
+    tolerance = f" ± {_short(verdict.tolerance, verdict.unit)}" if verdict.tolerance else ""
     return f"{expected}{tolerance} was expected and not measured"
 
 
 def _rank_lines(verdict: Verdict) -> list[str]:
-    ranks_of: dict[RankFigure, list[int]] = {}
-    for figure in verdict.figures:
-        ranks_of.setdefault(replace(figure, rank=0), []).append(figure.rank)
     lines: list[str] = []
-    for figure, ranks in ranks_of.items():
+    for figure, ranks in _fold_ranks(verdict.figures):
         measured = figure.measured or 0  # a figure of a crossed or different verdict has one
-        lines.append(f"  {fold_ranks(ranks)}: {_size(measured)}, {_excess(figure, measured)}")
-        lines.append(f"    {_breakdown(figure.breakdown)}")
+        excess = _excess(figure, measured, verdict.unit)
+        lines.append(f"  {fold_ranks(ranks)}: {_amount(measured, verdict.unit)}, {excess}")
+        if measured != figure.expected or verdict.unit == "bytes":
+            lines += [f"    {line}" for line in breakdown_lines(figure.breakdown, verdict.argument)]
     return lines
 
 
-def _size(size: int) -> str:
-    return format_bytes(size) if size < 1000 else f"{format_bytes(size)} ({format_size(size)})"
+def _fold_ranks(figures: Sequence[RankFigure]) -> list[tuple[RankFigure, list[int]]]:
+    """Group the ranks whose figures are equal, by comparing: breakdowns hold mappings."""
+    folded: list[tuple[RankFigure, list[int]]] = []
+    for figure in figures:
+        alike = replace(figure, rank=0)
+        for known, ranks in folded:
+            if known == alike:
+                ranks.append(figure.rank)
+                break
+        else:
+            folded.append((alike, [figure.rank]))
+    return folded
 
 
-def _excess(figure: RankFigure, measured: int) -> str:
+def _short(amount: int, unit: Unit) -> str:
+    if unit == "bytes":
+        return format_bytes(amount)
+    return f"{amount:,} {unit.removesuffix('s') if abs(amount) == 1 else unit}"
+
+
+def _amount(amount: int, unit: Unit) -> str:
+    short = _short(amount, unit)
+    return f"{short} ({format_size(amount)})" if unit == "bytes" and amount >= 1000 else short
+
+
+def _excess(figure: RankFigure, measured: int, unit: Unit) -> str:
     excess = measured - figure.expected
     if excess == 0:
         return "as expected"
     side = "above" if excess > 0 else "below"
+    if unit != "bytes":
+        return f"{abs(excess):,} {'more' if excess > 0 else 'fewer'}"
     return f"{format_bytes(abs(excess))}{_percent(excess, figure.expected)} {side}"
 
 
@@ -100,14 +129,6 @@ def _percent(excess: int, expected: int) -> str:
         return ""
     percent = abs(excess) / expected * 100
     return f" ({percent:,.1f} %)" if percent >= 0.1 else " (less than 0.1 %)"
-
-
-def _breakdown(state: StateBytes) -> str:
-    held = ((category, getattr(state, category)) for category in CATEGORIES)
-    return ", ".join(
-        f"{category} {'not watched' if size is None else format_bytes(size)}"
-        for category, size in held
-    )
 
 
 def _what_would_pass(verdict: Verdict, verdicts: Iterable[Verdict], spec: WorldSpec) -> str:
@@ -119,10 +140,22 @@ def _what_would_pass(verdict: Verdict, verdicts: Iterable[Verdict], spec: WorldS
         for figure in other.figures
         if figure.measured is not None
     }
-    call, at = f"{verdict.argument}=", f"at world size {spec.size}"
-    ceiling = f'{call}"{format_ceiling(max(measured))}"'
+    at = f"at world size {spec.size}"
+    ceiling = _written(verdict, _ceiling(max(measured), verdict.unit))
     if verdict.kind == "crossed":
         return f"a ceiling that passes {at}: {ceiling}"
+    if min(measured) < 0:
+        return f"less was alive at the end than at the start; max_{verdict.marker}(growth=0) passes"
     if len(measured) == 1:
-        return f"the value that passes {at}: {call}{max(measured):_}"
+        return f"the value that passes {at}: {_written(verdict, f'{max(measured):_}')}"
     return f"the figures differ; narrow by rank= or region=, or use max_{verdict.marker}({ceiling})"
+
+
+def _ceiling(amount: int, unit: Unit) -> str:
+    return f'"{format_ceiling(amount)}"' if unit == "bytes" else str(amount)
+
+
+def _written(verdict: Verdict, value: str) -> str:
+    """Write an argument as the marker takes it: one by kind is a mapping."""
+    name, _, kind = verdict.argument.rstrip("]").partition("[")
+    return f'{name}={{"{kind}": {value}}}' if kind else f"{name}={value}"

@@ -1,13 +1,17 @@
-"""An expectation held against the readings of all ranks, as plain data. All sizes are bytes."""
+"""An expectation held against the readings of all ranks, as plain data."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from pytest_shardcheck.vocabulary.readings import StateBytes
+from pytest_shardcheck.vocabulary.collectives import CollectivesReading
+from pytest_shardcheck.vocabulary.memory import LiveBytes, StateBytes
+from pytest_shardcheck.vocabulary.saved import SavedReading
 
+Unit = Literal["bytes", "calls", "tensors"]
+# What a figure is made of.
+Breakdown: TypeAlias = StateBytes | LiveBytes | CollectivesReading | SavedReading | None
 Kind = Literal["met", "crossed", "different", "unmeasured", "unmatched"]
 
 
@@ -18,12 +22,14 @@ class RankFigure:
     rank: int
     measured: int | None
     expected: int
-    breakdown: StateBytes
+    breakdown: Breakdown = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Hold what became of one argument of one marker in one occurrence of a region.
+
+    Figures and tolerance are in `unit`.
 
     `kind` is "met"; "crossed" (above the ceiling); "different" (from an exact value, by more than
     `tolerance`); "unmeasured" (there is nothing to judge) or "unmatched" (a narrowing chose
@@ -38,6 +44,7 @@ class Verdict:
     occurrence: int = 0
     figures: tuple[RankFigure, ...] = ()
     tolerance: int = 0
+    unit: Unit = "bytes"
     detail: str = ""
     narrowing: str = ""
 

@@ -16,8 +16,10 @@ from pytest_shardcheck.expectations import (
     memory,
     parse_expectation,
 )
+from pytest_shardcheck.expectations.memory import MEMORY
 from pytest_shardcheck.vocabulary import UsageError
 
+MEMORY_MARKERS = ("memory", "max_memory")
 WHERE = "tests/test_step.py::test_step"
 
 
@@ -32,7 +34,14 @@ def refusal(marker: str, *args: object, **kwargs: object) -> str:
 
 
 def test_the_markers() -> None:
-    assert MARKERS == ("memory", "max_memory")
+    assert MARKERS == (
+        "memory",
+        "max_memory",
+        "collectives",
+        "max_collectives",
+        "saved_activations",
+        "max_saved_activations",
+    )
 
 
 def test_what_an_expectation_holds() -> None:
@@ -59,8 +68,8 @@ def test_a_callable_is_kept() -> None:
     assert parse("memory", state=len).values == {"state": len}
 
 
-@pytest.mark.parametrize("argument", ["params", "grads", "optimizer", "buffers", "state"])
-@pytest.mark.parametrize("marker", MARKERS)
+@pytest.mark.parametrize("argument", MEMORY.arguments)
+@pytest.mark.parametrize("marker", MEMORY_MARKERS)
 def test_each_argument_is_taken(marker: str, argument: str) -> None:
     assert parse(marker, **{argument: "1 kB"}).values == {argument: 1000}
 
@@ -79,7 +88,7 @@ def test_each_argument_is_taken(marker: str, argument: str) -> None:
         ("much", "'much' is not a size"),
     ],
 )
-@pytest.mark.parametrize("marker", MARKERS)
+@pytest.mark.parametrize("marker", MEMORY_MARKERS)
 def test_a_wrong_value_is_refused_with_all_that_is_accepted(
     marker: str, given: object, seen: str
 ) -> None:
@@ -113,37 +122,29 @@ def test_a_wrong_mapping_is_refused(given: dict[Any, Any], seen: str) -> None:
 def test_an_unknown_argument_is_refused_with_a_suggestion() -> None:
     assert refusal("max_memory", stat=1, state=1) == (
         f"{WHERE}: max_memory(stat=1): there is no argument 'stat' (did you mean 'state'?); it "
-        "judges params, grads, optimizer, buffers, state, and takes rank=, world_size=, region=, "
-        "device=."
+        "judges peak, live, peak_above_start, growth, params, grads, optimizer, buffers, state, "
+        "allocated, reserved, and takes rank=, world_size=, region=, phase=, device=."
     )
     assert "(did you mean 'region'?)" in refusal("memory", state=1, regoin="step")
     assert "there is no argument 'xyz'; it judges" in refusal("memory", xyz=1)
 
 
-@pytest.mark.parametrize(
-    "argument",
-    ["peak", "live", "peak_above_start", "growth", "allocated", "reserved", "phase"],
-)
-def test_what_comes_later_is_refused_as_such(argument: str) -> None:
-    message = refusal("max_memory", state=1, **{argument: 1})
-    assert f"max_memory({argument}=1): {argument} is not measured by this version" in message
-
-
-def test_a_positional_value_is_the_peak_and_comes_later() -> None:
-    assert "max_memory(peak='1 MB'): peak is not measured by" in refusal("max_memory", "1 MB")
+def test_a_positional_value_is_the_peak() -> None:
+    assert parse("max_memory", "1 MB").values == {"peak": 1_000_000}
 
 
 def test_more_than_one_positional_value_is_refused() -> None:
     for message in (refusal("memory", 1, 2), refusal("memory", 1, peak=2)):
         assert "memory(...) takes one positional value, its peak; given (1" in message
-        assert "it judges params, grads" in message
+        assert "it judges peak, live" in message
 
 
 @pytest.mark.parametrize("arguments", [{}, {"region": "step"}, {"tolerance": 1}])
 def test_a_marker_that_judges_nothing_is_refused(arguments: dict[str, Any]) -> None:
     assert refusal("memory", **arguments) == (
-        f"{WHERE}: memory(...) names nothing to judge: it judges params, grads, optimizer, "
-        "buffers, state, and takes rank=, world_size=, region=, device= and tolerance=."
+        f"{WHERE}: memory(...) names nothing to judge: it judges peak, live, peak_above_start, "
+        "growth, params, grads, optimizer, buffers, state, allocated, reserved, and takes rank=, "
+        "world_size=, region=, phase=, device=, tolerance=."
     )
 
 
@@ -187,8 +188,8 @@ def test_a_wrong_tolerance_is_refused(given: object, seen: str) -> None:
 
 def test_a_ceiling_takes_no_tolerance() -> None:
     assert refusal("max_memory", state=1, tolerance="1%") == (
-        f"{WHERE}: max_memory(tolerance='1%'): a ceiling has no tolerance; raise the ceiling, or "
-        "use the exact memory(...)."
+        f"{WHERE}: max_memory(tolerance='1%'): a ceiling has no tolerance; raise it, or use the "
+        "exact memory(...)."
     )
 
 
@@ -262,5 +263,5 @@ def test_a_function_refuses_what_its_marker_does(function: Any) -> None:
         function(state=None)
     with pytest.raises(UsageError, match=r"did you mean 'state'\?"):
         function(stat=1)
-    with pytest.raises(UsageError, match="peak is not measured by this version"):
-        function(1)
+    with pytest.raises(UsageError, match="takes one positional value"):
+        function(1, 2)
