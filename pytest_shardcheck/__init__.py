@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_shardcheck import expect
     from pytest_shardcheck.expectations import (
         collectives,
         max_collectives,
@@ -66,6 +67,7 @@ __all__ = [
     "Volume",
     "WorldSpec",
     "collectives",
+    "expect",
     "max_collectives",
     "max_memory",
     "max_saved_activations",
@@ -79,5 +81,7 @@ _FUNCTIONS = ("collectives", "memory", "saved_activations")
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "expect":
+        return import_module(f"{__name__}.expect")
     room = "expectations" if name.removeprefix("max_") in _FUNCTIONS else "vocabulary"
     return getattr(import_module(f"{__name__}.{room}"), name)

@@ -1,6 +1,7 @@
 """Marker arguments → expectations → verdicts. No torch here."""
 
 from pytest_shardcheck.expectations.closeness import applicable, check_world_sizes
+from pytest_shardcheck.expectations.demands import demands_of
 from pytest_shardcheck.expectations.expectation import MARKERS, Expectation
 from pytest_shardcheck.expectations.judge import Readings, judge, judge_given
 from pytest_shardcheck.expectations.narrowing import Narrowing
@@ -22,6 +23,7 @@ __all__ = [
     "applicable",
     "check_world_sizes",
     "collectives",
+    "demands_of",
     "judge",
     "judge_given",
     "max_collectives",

@@ -33,8 +33,12 @@ _SYS_PATH: Final = tuple(sys.path)
 
 _MARKERS: Final = {
     "world_size": "(*sizes, backend, device, mesh, timeout): run on that many ranks, a test a size",
-    "memory": "(params, grads, optimizer, buffers, state, ...): exact bytes a rank holds at rest",
-    "max_memory": "(params, grads, optimizer, buffers, state, ...): ceilings on them",
+    "memory": "(peak, live, growth, state, params, grads, ...): exact bytes on each rank",
+    "max_memory": "(peak, live, growth, state, params, grads, ...): ceilings on them",
+    "collectives": "(all_reduce, all_gather, ..., ignore): exact calls of each rank, and no others",
+    "max_collectives": "(all_reduce, ..., count, bytes, wire_bytes, largest): ceilings on them",
+    "saved_activations": "(count, bytes, storage_bytes, packed): exactly what autograd holds",
+    "max_saved_activations": "(count, bytes, storage_bytes, packed): ceilings on them",
     "cuda": "(devices, memory, capability): GPU-only; skipped where CUDA is absent or too small",
 }
 _OURS: Final = frozenset(fixtures.NAMES)

@@ -24,6 +24,10 @@ def test_markers(pytester: pytest.Pytester) -> None:
         "world_size",
         "memory",
         "max_memory",
+        "collectives",
+        "max_collectives",
+        "saved_activations",
+        "max_saved_activations",
         "cuda",
     }
 
@@ -36,6 +40,10 @@ def test_markers_are_known_under_strict_markers(pytester: pytest.Pytester) -> No
         @pytest.mark.cuda
         @pytest.mark.memory(params=1)
         @pytest.mark.max_memory(params=1)
+        @pytest.mark.collectives()
+        @pytest.mark.max_collectives(count=1)
+        @pytest.mark.saved_activations(count=1)
+        @pytest.mark.max_saved_activations(count=1)
         @pytest.mark.world_size(2)
         def test_it():
             pass
@@ -117,19 +125,33 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
 
 def test_package() -> None:
     assert sorted(pytest_shardcheck.__all__) == [
+        "Call",
+        "CollectivesReading",
+        "Crossing",
         "DeadRankError",
         "HarnessError",
         "HungRankError",
+        "LiveBytes",
         "MemoryReading",
+        "PhaseReading",
         "RankFailedError",
         "Reading",
+        "SavedBytes",
+        "SavedReading",
         "ShardcheckError",
         "StateBytes",
+        "TensorRecord",
         "UnmetExpectationError",
         "UsageError",
+        "Volume",
         "WorldSpec",
+        "collectives",
+        "expect",
+        "max_collectives",
         "max_memory",
+        "max_saved_activations",
         "memory",
+        "saved_activations",
     ]
     for name in pytest_shardcheck.__all__:
         assert hasattr(pytest_shardcheck, name)
