@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._profiler import _EventType
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 # The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
@@ -138,3 +139,23 @@ def sequence_number(node: Any) -> int:
 def forward_sequence_number() -> int:
     """Return the number that this thread's next autograd node will get."""
     return int(torch._C._autograd._get_sequence_nr())
+
+
+def allocation_totals(ended: Any) -> list[tuple[int, int]]:
+    """Return (time, bytes allocated by then) of each event of the CPU allocator in a profile.
+
+    The public events of a profile have an allocation's size and not the allocator's total.
+    """
+    totals = []
+    events = list(ended.profiler.kineto_results.experimental_event_tree())
+    while events:
+        event = events.pop()
+        events.extend(event.children)
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            totals.append((int(event.start_time_ns), int(event.extra_fields.total_allocated)))
+    return totals
+
+
+def profiler_runs() -> bool:
+    """Tell whether a profile runs: starting another is no error, and it records nothing."""
+    return bool(torch._C._autograd._profiler_enabled())
