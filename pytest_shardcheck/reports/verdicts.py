@@ -75,7 +75,8 @@ def _limit(verdict: Verdict) -> str:
     if verdict.kind == "crossed":
         return f"the ceiling of {expected} was crossed"
     tolerance = f" ± {_short(verdict.tolerance, verdict.unit)}" if verdict.tolerance else ""
-    return f"{expected}{tolerance} was expected and not measured"
+    singular = verdict.unit == "bytes" or verdict.figures[0].expected == 1
+    return f"{expected}{tolerance} {'was' if singular else 'were'} expected and not measured"
 
 
 def _rank_lines(verdict: Verdict) -> list[str]:
