@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,13 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# A node's sequence number where it is an AccumulateGrad.
+ACCUMULATES: Final = (1 << 64) - 1
+
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
-_FLAT_PARAMS = (
-    "_local_shard",
-    "_mp_shard",
-    "_full_param_padded",
-    "_full_prec_full_param_padded",
-)
+_FLAT_SHARDS = ("_local_shard", "_mp_shard")
+_FLAT_UNSHARDED = ("_full_param_padded", "_full_prec_full_param_padded")
 _PLAIN = (Tensor, nn.Parameter)
 _FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
 
@@ -74,12 +73,23 @@ def hidden_params(module: nn.Module) -> Iterator[Tensor]:
     """
     for flat in _flat_parameters(module):
         yield flat
-        yield from _attributes(flat, _FLAT_PARAMS)
-    for group in _fsdp2_groups(module):
-        for param in group.fsdp_params:  # type: ignore[attr-defined]
-            yield from _attributes(
-                param, ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
-            )
+        yield from _attributes(flat, _FLAT_SHARDS + _FLAT_UNSHARDED)
+    for param in _fsdp2_params(module):
+        yield from _attributes(
+            param, ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
+        )
+
+
+def unsharded_params(module: nn.Module) -> Iterator[Tensor]:
+    """Yield what FSDP gathered this very module's parameters into, freed or not.
+
+    A freed one is a storage of 0 bytes, kept to be regrown.
+    """
+    for flat in _flat_parameters(module):
+        yield from _attributes(flat, _FLAT_UNSHARDED)
+    for param in _fsdp2_params(module):
+        yield from _attributes(param, ("_unsharded_param",))
+        yield from getattr(param, "all_gather_outputs", ())
 
 
 def hidden_grads(module: nn.Module) -> Iterator[Tensor]:
@@ -88,8 +98,8 @@ def hidden_grads(module: nn.Module) -> Iterator[Tensor]:
         yield from _attributes(flat, _FLAT_GRADS)
     for group in _fsdp2_groups(module):
         yield from _attributes(group, ("_partial_reduce_output",))
-        for param in group.fsdp_params:  # type: ignore[attr-defined]
-            yield from _attributes(param, ("unsharded_accumulated_grad",))
+    for param in _fsdp2_params(module):
+        yield from _attributes(param, ("unsharded_accumulated_grad",))
 
 
 def _flat_parameters(module: nn.Module) -> Iterator[Tensor]:
@@ -109,6 +119,11 @@ def _fsdp2_groups(module: nn.Module) -> list[object]:
     if groups is None:
         groups = [state._fsdp_param_group]
     return [group for group in groups if group is not None]
+
+
+def _fsdp2_params(module: nn.Module) -> Iterator[object]:
+    for group in _fsdp2_groups(module):
+        yield from group.fsdp_params  # type: ignore[attr-defined]
 
 
 def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
@@ -159,3 +174,31 @@ def allocation_totals(ended: Any) -> list[tuple[int, int]]:
 def profiler_runs() -> bool:
     """Tell whether a profile runs: starting another is no error, and it records nothing."""
     return bool(torch._C._autograd._profiler_enabled())
+def work_class() -> Any:
+    """Return the class of what asynchronous collectives return, None without torch.distributed.
+
+    `torch.distributed.Work` is that very class; only its methods can tell who waited.
+    """
+    return getattr(torch.distributed, "Work", None)
+
+
+def works_in(result: object) -> Iterator[object]:
+    """Yield the works among what a c10d operator returned: the very objects that the user gets.
+
+    Operators carry them as script objects, which only `Work.unbox` opens.
+    """
+    for item in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(item, torch.ScriptObject) and "Work" in str(item._type()):
+            yield torch._C._distributed_c10d.Work.unbox(item)
+
+
+def keep_from_compiler(function: Any) -> None:
+    """Let dynamo run a function, and what it calls, as it is.
+
+    `torch._disable_dynamo` imports dynamo, which takes a second in each rank, and costs 1.5 us a
+    call. This is what it ends in.
+    """
+    evaluation = torch._C._dynamo.eval_frame
+    skip = evaluation._FrameAction.SKIP
+    strategy = evaluation._FrameExecStrategy(skip, skip)
+    evaluation.set_code_exec_strategy(function.__code__, strategy)

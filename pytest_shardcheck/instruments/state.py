@@ -137,9 +137,9 @@ def _count(part: Opened, everything: Opened) -> _Count:
 
 def _add_modules(count: _Count, part: Opened, names: tuple[str, str, str]) -> None:
     params, grads, buffers = names
-    count.add(params, _params(part))
-    count.add(grads, _grads(part))
-    count.add(buffers, _buffers(part))
+    count.add(params, params_in(part))
+    count.add(grads, grads_in(part))
+    count.add(buffers, buffers_in(part))
 
 
 def _add_optimizers(count: _Count, part: Opened, everything: Opened) -> None:
@@ -147,26 +147,26 @@ def _add_optimizers(count: _Count, part: Opened, everything: Opened) -> None:
     if everything.has_tensors:
         if part is not everything:
             _add_modules(count, everything, ("", "", ""))
-        groups = list(chain.from_iterable(map(_group_params, part.optimizers)))
+        groups = list(chain.from_iterable(map(group_params, part.optimizers)))
         count.add("optimizer", groups)
         count.add("grads", chain.from_iterable(map(_grad, groups)))
-    count.add("optimizer", chain.from_iterable(map(_optimizer_state, part.optimizers)))
+    count.add("optimizer", chain.from_iterable(map(optimizer_state, part.optimizers)))
 
 
-def _params(part: Opened) -> Iterator[Tensor]:
+def params_in(part: Opened) -> Iterator[Tensor]:
     for module in part.modules:
         yield from module.parameters()
         yield from chain.from_iterable(map(hidden_params, module.modules()))
     yield from filter(_is_param, part.tensors)
 
 
-def _grads(part: Opened) -> Iterator[Tensor]:
-    yield from chain.from_iterable(map(_grad, _params(part)))
+def grads_in(part: Opened) -> Iterator[Tensor]:
+    yield from chain.from_iterable(map(_grad, params_in(part)))
     for module in part.modules:
         yield from chain.from_iterable(map(hidden_grads, module.modules()))
 
 
-def _buffers(part: Opened) -> Iterator[Tensor]:
+def buffers_in(part: Opened) -> Iterator[Tensor]:
     for module in part.modules:
         yield from module.buffers()
     yield from (tensor for tensor in part.tensors if not _is_param(tensor))
@@ -182,7 +182,7 @@ def _grad(param: Tensor) -> Iterator[Tensor]:
         yield param.grad
 
 
-def _group_params(optimizer: object) -> Iterator[Tensor]:
+def group_params(optimizer: object) -> Iterator[Tensor]:
     yield from tensors_in([group["params"] for group in _groups(optimizer) if "params" in group])
 
 
@@ -192,7 +192,7 @@ def _groups(optimizer: object) -> list[dict[str, object]]:
     return list(getattr(optimizer, "param_groups", [] if one is None else [one]))
 
 
-def _optimizer_state(optimizer: object) -> Iterator[Tensor]:
+def optimizer_state(optimizer: object) -> Iterator[Tensor]:
     """Yield state tensors: those in `.state`, a learning rate or other hyperparameter given as a
     tensor, and what `ZeroRedundancyOptimizer.consolidate_state_dict` keeps for one rank."""
     yield from tensors_in(getattr(optimizer, "state", None))

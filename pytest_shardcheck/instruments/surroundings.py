@@ -37,10 +37,16 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ._torch_private import current_node, forward_sequence_number, graph_task, sequence_number
+from ._torch_private import (
+    ACCUMULATES,
+    current_node,
+    forward_sequence_number,
+    graph_task,
+    sequence_number,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from torch import nn
@@ -48,7 +54,6 @@ if TYPE_CHECKING:
 Line = tuple[str, int]  # a file and a line in it
 
 _MOST_MARKS: Final = 200_000
-_ACCUMULATES: Final = (1 << 64) - 1  # the sequence number of every AccumulateGrad
 
 # Frames of these are nobody's training code. Site packages lie inside the standard library's
 # folder, and are somebody's: a model's layers are.
@@ -97,6 +102,8 @@ class Surroundings:
         self._marked: list[Label] = []
         self._inner: dict[str, bool] = {}
         self._hooks: list[Any] = []
+        # Told of the arguments of each outermost module that forward calls.
+        self.on_inputs: Callable[[tuple[object, ...]], None] | None = None
         self._main = threading.main_thread().ident
 
     def start(self) -> None:
@@ -158,7 +165,7 @@ class Surroundings:
 
     def _module_of(self, node: Any) -> Label:
         number = sequence_number(node)
-        if number == _ACCUMULATES:
+        if number == ACCUMULATES:
             return self._owner_of.get(id(getattr(node, "variable", None)), NOWHERE)
         at = bisect_right(self._marks, number) - 1
         return self._marked[at] if at >= 0 else NOWHERE
@@ -169,9 +176,13 @@ class Surroundings:
             label = self._labels[module] = Label(type(module).__name__)
         return label
 
-    def _module_begins(self, module: nn.Module, _: object) -> None:
+    def _module_begins(self, module: nn.Module, args: tuple[object, ...]) -> None:
         label = self._label(module)
-        self._stacks.modules.append(label)
+        modules = self._stacks.modules
+        # What a checkpoint calls again in backward is given what was saved.
+        if not modules and self.on_inputs is not None and graph_task() == -1:
+            self.on_inputs(args)
+        modules.append(label)
         self._mark(label)
 
     def _module_ends(self, _: nn.Module, __: object, ___: object) -> None:

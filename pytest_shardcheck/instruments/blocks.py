@@ -1,0 +1,261 @@
+"""The storages alive on a rank, and the most of them at one time.
+
+A block is one life of a storage: a resize ends it and begins another. What was alive at a peak is
+known without a copy at each new peak: births and deaths are numbered, so a peak is a number, and
+the blocks that died since then and were born before it are kept.
+
+Limits: storages made over the same memory (`torch.from_numpy` twice) count once each.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from torch import Tensor
+
+    from .surroundings import Label, Line
+
+_FIRST_TRIM = 4_096
+_MOST_HOLDS = 16
+
+
+class Device:
+    """A device's live bytes, and the figure above which somebody has to look."""
+
+    __slots__ = ("live", "name", "threshold")
+
+    def __init__(self, name: str) -> None:
+        """Begin empty."""
+        self.name = name
+        self.live = 0
+        self.threshold: float = inf
+
+
+class Block:
+    """One life of a storage.
+
+    `tensor` describes the first tensor that showed it. `born` and `died` are numbers of the
+    ledger's clock.
+    """
+
+    __slots__ = (
+        "born",
+        "bytes",
+        "communicated",
+        "device",
+        "died",
+        "dtype",
+        "given",
+        "gradient",
+        "home",
+        "label",
+        "line",
+        "operator",
+        "phase",
+        "shape",
+    )
+
+    def __init__(self, home: Home, device: Device, size: int) -> None:
+        """Begin; the ledger fills in the rest."""
+        self.home = home
+        self.device = device
+        self.bytes = size
+        self.born = 0
+        self.died: float = inf
+        self.communicated = self.given = self.gradient = False
+        self.dtype: torch.dtype | None = None
+        self.shape: tuple[int, ...] = ()
+        self.label: Label | None = None
+        self.line: Line | None = None
+        self.operator: object = ""
+        self.phase = ""
+
+
+class Home(weakref.ref["torch.UntypedStorage"]):
+    """A storage as long as it lives, with its present block; it outlives it in its dead blocks.
+
+    `holds` are the stretches of the ledger's clock in which autograd had it saved.
+    """
+
+    __slots__ = ("block", "held", "holds", "key")
+
+    key: int
+    block: Block
+    held: int
+    holds: list[list[float]] | None
+
+    # Of the object: that of a weak reference ends with what it refers to.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def held_at(self, at: int) -> bool:
+        """Tell whether autograd had the storage saved at a moment of the ledger's clock."""
+        return any(start <= at < end for start, end in self.holds or ())
+
+
+class Peak:
+    """The most bytes alive on a device in a stretch, and when; `start` and `end` are its ends'."""
+
+    __slots__ = ("at", "end", "live", "start")
+
+    def __init__(self, live: int, at: int) -> None:
+        """Begin with what is alive at the beginning."""
+        self.start = self.end = self.live = live
+        self.at = at
+
+
+class Ledger:
+    """The living storages by their objects' ids, and the dead that a peak still needs.
+
+    torch keeps a storage's Python object as long as the storage lives, so an id is a key as long
+    as the object's end removes it. It may end in any thread, a backend's worker among them: that
+    only appends to a queue, which the threads that allocate empty.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no storage."""
+        self.known: dict[int, Home] = {}
+        self.devices: dict[torch.device, Device | None] = {}
+        self.dead: deque[Block] = deque()
+        self.clock = 0
+        self.lock = threading.RLock()
+        self._gone = self._collector()
+        self._graveyard: list[Block] = []
+        self._latest_peak = -1
+        self._trim_at = _FIRST_TRIM
+        self._peaks: Callable[[], Iterator[Peak]] = lambda: iter(())
+
+    def follow(self, peaks: Callable[[], Iterator[Peak]]) -> None:
+        """Keep the dead that were alive at one of these peaks."""
+        self._peaks = peaks
+
+    def home_of(self, tensor: Tensor) -> Home | None:
+        """Return where a plain tensor lives, None where it was never seen."""
+        return self.known.get(id(tensor.untyped_storage()))
+
+    def device_of(self, tensor: Tensor) -> Device | None:
+        """Return a tensor's device; None for meta tensors, which have no bytes."""
+        return self.device_named(tensor.device)
+
+    def device_named(self, device: torch.device) -> Device | None:
+        """Return the record of a device."""
+        try:
+            return self.devices[device]
+        except KeyError:
+            record = None if device.type == "meta" else Device(str(device))
+            return self.devices.setdefault(device, record)
+
+    def settle_in(self, storage: torch.UntypedStorage, device: Device, size: int) -> Block:
+        """Take in a storage that was not known."""
+        home = Home(storage, self._gone)
+        home.key = id(storage)
+        home.holds, home.held = None, 0
+        with self.lock:
+            block = home.block = self._bear(home, device, size)
+            self.known[home.key] = home
+        return block
+
+    def resize(self, home: Home, size: int) -> Block:
+        """End a storage's block and begin another."""
+        with self.lock:
+            old = home.block
+            self._bury(old)
+            new = home.block = self._bear(home, old.device, size)
+        new.dtype, new.shape = old.dtype, old.shape
+        new.communicated, new.gradient = old.communicated, old.gradient
+        return new
+
+    def drain(self) -> bool:
+        """Bury the storages that have ended; tell whether there were any."""
+        dead = self.dead
+        if not dead:
+            return False
+        with self.lock:
+            while dead:
+                self._bury(dead.popleft())
+        return True
+
+    def reached(self, peak: Peak, live: int) -> None:
+        """Take down a new peak: now."""
+        peak.live = live
+        peak.at = self._latest_peak = self.clock
+
+    def alive_at(self, peak: Peak, device: Device) -> list[Block]:
+        """Return the blocks that were alive at a followed peak, oldest first."""
+        blocks = [home.block for home in list(self.known.values())]
+        blocks += self._graveyard
+        at = peak.at
+        alive = [b for b in blocks if b.device is device and b.born <= at < b.died and b.bytes]
+        return sorted(alive, key=lambda block: block.born)
+
+    def alive(self) -> list[Block]:
+        """Return the blocks that are alive now, oldest first."""
+        blocks = [home.block for home in list(self.known.values())]
+        return sorted((b for b in blocks if b.bytes), key=lambda block: block.born)
+
+    def hold(self, home: Home) -> None:
+        """Note that autograd saved a tensor of this storage."""
+        with self.lock:
+            home.held += 1
+            if home.held > 1:
+                return
+            if home.holds is None:
+                home.holds = []
+            elif len(home.holds) > _MOST_HOLDS:
+                needed = [peak.at for peak in self._peaks()]
+                home.holds = [h for h in home.holds if any(h[0] <= at < h[1] for at in needed)]
+            home.holds.append([self.clock, inf])
+
+    def let_go(self, home: Home) -> None:
+        """Note that autograd let go of a tensor of this storage."""
+        with self.lock:
+            home.held -= 1
+            if home.held == 0 and home.holds:
+                # A peak at this very number may have been taken down before: it counts.
+                home.holds[-1][1] = self.clock + 1
+                self.clock += 1
+
+    def _collector(self) -> Callable[[Any], None]:
+        known, dead = self.known, self.dead
+
+        def gone(home: Home) -> None:
+            del known[home.key]
+            dead.append(home.block)
+            del home.block  # or the two would be a cycle, and wait for the collector
+
+        return gone
+
+    def _bear(self, home: Home, device: Device, size: int) -> Block:
+        block = Block(home, device, size)
+        self.clock += 1
+        block.born = self.clock
+        device.live += size
+        return block
+
+    def _bury(self, block: Block) -> None:
+        self.clock += 1
+        block.died = self.clock
+        block.device.live -= block.bytes
+        # One that was born after every peak is missed by none.
+        if block.born <= self._latest_peak:
+            self._graveyard.append(block)
+            if len(self._graveyard) > self._trim_at:
+                self._trim()
+
+    def _trim(self) -> None:
+        needed = [peak.at for peak in self._peaks()]
+        self._graveyard = [
+            block
+            for block in self._graveyard
+            if any(block.born <= at < block.died for at in needed)
+        ]
+        self._trim_at = max(_FIRST_TRIM, 2 * len(self._graveyard))
+        self._latest_peak = max(needed, default=-1)

@@ -1,0 +1,321 @@
+"""See each operator of a thread, and the storages that it shows.
+
+This is the hot path: an operator costs some microseconds, most of them torch's for calling a mode
+at all. Inputs are looked at as well as outputs: a storage that no operator made (`from_numpy`, a
+compiled kernel's output, a model built at import) joins when one first reads it.
+
+Limits: what an operator allocates and frees inside itself is not seen, neither are storages that
+only compiled code or a thread of C++ touches, nor tensors of opaque layouts (mkldnn). An operator
+of a library that resizes its argument's storage and does not return it is not seen until the next
+that does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_shardcheck.vocabulary.errors import UsageError
+
+from ._torch_private import (
+    ACCUMULATES,
+    current_node,
+    graph_task,
+    keep_from_compiler,
+    sequence_number,
+    works_in,
+)
+from .tensors import SEQUENCES, plain_tensors, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from .blocks import Block, Device, Ledger
+    from .settling import Settling
+    from .surroundings import Surroundings
+
+# How to look at a value, by its type.
+_NOTHING, _PLAIN, _SEVERAL, _OTHER = range(4)
+_sorts: dict[type, int] = {Tensor: _PLAIN, nn.Parameter: _PLAIN, FakeTensor: _PLAIN}
+_passes: dict[type, bool] = {FakeTensor: True}
+
+# What AccumulateGrad does with a gradient: it takes it, copies it, or adds it to the one there.
+_ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "copy_", "new_empty_strided"})
+_RESIZING: Final = frozenset({"set_", "resize_", "resize_as_", "_resize_output_"})
+
+
+class Traits:
+    """What is known of an operator: whether it can make storages, and what else to do after it."""
+
+    __slots__ = ("after", "makes")
+
+    def __init__(self, makes: bool, after: Callable[[Any, Any, Any], None] | None) -> None:
+        """Describe an operator."""
+        self.makes = makes
+        self.after = after
+
+
+class Witness:
+    """Tell a ledger of the storages that operators show, with where the code stood.
+
+    `turn` is called before the first operator of another phase, `rise` after one that brought a
+    device above its threshold.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        surroundings: Surroundings,
+        settling: Settling,
+        turn: Callable[[str], None],
+        rise: Callable[[Device, Block], None],
+    ) -> None:
+        """See nothing yet."""
+        self.off = False
+        self.phase = "forward"
+        self.turn = turn
+        self.surroundings = surroundings
+        self.traits: dict[int, Traits] = {}
+        self._operators: list[object] = []  # an id is a key as long as its object lives
+        self._ledger = ledger
+        self._known = ledger.known
+        self._settling = settling
+        self._rise = rise
+        self._last: Block | None = None
+
+    def inputs(self, values: Iterable[object], operator: object) -> None:
+        """Look at an operator's arguments."""
+        known = self._known
+        for value in values:
+            sort = _sorts.get(type(value))
+            if not sort:
+                if sort is None and _sort_of(value):
+                    self.inputs((value,), operator)
+            elif sort == _PLAIN:
+                try:
+                    storage = value.untyped_storage()  # type: ignore[attr-defined]
+                except (NotImplementedError, RuntimeError):  # sparse
+                    self._parts(value, operator)
+                    continue
+                if id(storage) not in known:
+                    self._born(value, storage, operator)
+            elif sort == _SEVERAL:
+                self.inputs(value, operator)  # type: ignore[arg-type]
+            else:
+                self._parts(value, operator)
+
+    def outputs(self, values: Iterable[object], operator: object) -> None:
+        """Look at what an operator returned: it may have resized what is known."""
+        known = self._known
+        for value in values:
+            sort = _sorts.get(type(value))
+            if not sort:
+                if sort is None and _sort_of(value):
+                    self.outputs((value,), operator)
+            elif sort == _PLAIN:
+                try:
+                    storage = value.untyped_storage()  # type: ignore[attr-defined]
+                except (NotImplementedError, RuntimeError):  # sparse
+                    self._parts(value, operator)
+                    continue
+                home = known.get(id(storage))
+                if home is None:
+                    self._born(value, storage, operator)
+                elif storage.nbytes() != home.block.bytes:
+                    self.resized(storage, operator)
+            elif sort == _SEVERAL:
+                self.outputs(value, operator)  # type: ignore[arg-type]
+            else:
+                self._parts(value, operator)
+
+    def check(self) -> None:
+        """Look at devices that have grown since the last operator's end."""
+        block, self._last = self._last, None
+        if block is None:
+            return
+        self._ledger.drain()
+        for device in list(self._ledger.devices.values()):
+            if device is not None and device.live > device.threshold:
+                self._rise(device, block)
+
+    def resized(self, storage: torch.UntypedStorage, operator: object) -> None:
+        """Take note that a known storage may have another size now."""
+        home = self._known.get(id(storage))
+        if home is None or storage.nbytes() == home.block.bytes:
+            return
+        self._place(self._ledger.resize(home, storage.nbytes()), operator)
+
+    def learn(self, operator: Any) -> Traits:
+        """Find out about an operator that is seen for the first time."""
+        self._operators.append(operator)
+        name = str(operator).split(".")[1]
+        makes = not operator.is_view
+        if operator.namespace == "aten" and name.endswith("_") and name not in _RESIZING:
+            makes = False  # it writes into its arguments, which are looked at anyway
+        traits = self.traits[id(operator)] = Traits(makes, self._after(operator.namespace, name))
+        return traits
+
+    def _after(self, namespace: str, name: str) -> Callable[[Any, Any, Any], None] | None:
+        if namespace == "c10d":
+            return self._collective
+        if namespace == "_c10d_functional":
+            return self._waited_for if name == "wait_tensor" else self._functional
+        if namespace == "inductor" and name == "resize_storage_bytes_":
+            return self._resized_inside
+        return self._accumulated if namespace == "aten" and name in _ACCUMULATING else None
+
+    def _parts(self, value: Any, operator: object) -> None:
+        """Look at a tensor that consists of others, or of which only a slower way is known."""
+        with torch._C.DisableTorchFunctionSubclass():
+            try:
+                tensors = list(plain_tensors(value))
+            except UsageError:  # an opaque layout
+                return
+            for tensor in tensors:
+                storage = tensor.untyped_storage()
+                if id(storage) in self._known:
+                    self.resized(storage, operator)
+                else:
+                    self._born(tensor, storage, operator)
+
+    def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
+        device = self._ledger.device_of(tensor)
+        if device is None:
+            return
+        block = self._ledger.settle_in(storage, device, storage.nbytes())
+        block.dtype = tensor.dtype
+        block.shape = tensor.shape
+        self._place(block, operator)
+
+    def _place(self, block: Block, operator: object) -> None:
+        block.operator = operator
+        block.phase = self.phase
+        block.label = self.surroundings.module()
+        block.line = self.surroundings.line()
+        self._last = block
+
+    def _collective(self, args: Any, kwargs: Any, result: Any) -> None:
+        tensors = [*_tensors(args), *_tensors(kwargs), *_tensors(result)]
+        self._communicated(tensors)
+        works = list(works_in(result))
+        self._settling.issued(None, None)
+        for work in works:
+            self._settling.issued(work, tensors)
+
+    def _functional(self, args: Any, kwargs: Any, result: Any) -> None:
+        inputs = [*_tensors(args), *_tensors(kwargs)]
+        outputs = _tensors(result)
+        self._communicated([*inputs, *outputs])
+        self._settling.issued(None, None)
+        for output in outputs:
+            self._settling.issued(None, inputs, key=id(output.untyped_storage()))
+
+    def _waited_for(self, args: Any, _: Any, __: Any) -> None:
+        for tensor in _tensors(args):
+            self._settling.finished(id(tensor.untyped_storage()))
+
+    def _communicated(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            home = self._ledger.home_of(tensor)
+            if home is not None:
+                home.block.communicated = True
+
+    def _resized_inside(self, args: Any, kwargs: Any, _: Any) -> None:
+        for tensor in [*_tensors(args), *_tensors(kwargs)]:
+            self.resized(tensor.untyped_storage(), "inductor.resize_storage_bytes_")
+
+    def _accumulated(self, _: Any, __: Any, result: Any) -> None:
+        if graph_task() == -1:
+            return
+        node = current_node()
+        if node is None or sequence_number(node) != ACCUMULATES:
+            return
+        for tensor in _tensors(result):
+            home = self._ledger.home_of(tensor)
+            if home is not None:
+                home.block.gradient = True
+
+
+class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Show a witness the operators of the threads that entered it.
+
+    Wrapper subclasses (DTensor, a collective's result) come first: what they do inside is seen, and
+    would not be if the mode took their operators. Compiled code is left alone: a mode that is not
+    lets dynamo skip its frames.
+    """
+
+    def __init__(self, witness: Witness) -> None:
+        """Show operators to `witness`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._witness = witness
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` compile."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # `keep_from_compiler` does it
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the operator, then look at what it showed."""
+        for kind in types:
+            if not _passes.get(kind) and not _is_passed(kind):
+                return NotImplemented
+        witness = self._witness
+        if witness.off:
+            return func(*args, **(kwargs or {}))
+        phase = witness.surroundings.phase()
+        if phase != witness.phase:
+            witness.turn(phase)
+        traits = witness.traits.get(id(func)) or witness.learn(func)
+        if kwargs:
+            result = func(*args, **kwargs)
+            witness.inputs(kwargs.values(), func)
+        else:
+            result = func(*args)
+        witness.inputs(args, func)
+        if traits.makes:
+            witness.outputs((result,), func)
+        if traits.after is not None:
+            traits.after(args, kwargs, result)
+        if witness._last is not None:
+            witness.check()
+        return result
+
+
+keep_from_compiler(StorageMode.__torch_dispatch__)
+
+
+def _is_passed(kind: type) -> bool:
+    """Tell whether the mode takes operators that have this type among their arguments.
+
+    Torch lists types with a `__torch_dispatch__` of their own, which are wrappers but for fake
+    tensors, and some without one (FSDP1's flat parameters).
+    """
+    plain = vars(Tensor)["__torch_dispatch__"]
+    is_plain = getattr(kind, "__torch_dispatch__", plain) is plain
+    return _passes.setdefault(kind, is_plain or issubclass(kind, FakeTensor))
+
+
+def _sort_of(value: object) -> int:
+    if isinstance(value, Tensor):
+        sort = _OTHER
+    else:
+        sort = _SEVERAL if isinstance(value, SEQUENCES) else _NOTHING
+    return _sorts.setdefault(type(value), sort)
+
+
+def _tensors(value: object) -> list[Tensor]:
+    return [plain for tensor in tensors_in(value) for plain in plain_tensors(tensor)]

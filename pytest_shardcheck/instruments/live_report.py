@@ -1,0 +1,223 @@
+"""One region's peaks while it is open, and what was alive at them once it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_shardcheck.vocabulary.memory import (
+    LIVE_CATEGORIES,
+    Crossing,
+    LiveBytes,
+    TensorRecord,
+)
+
+from .blocks import Block, Device, Home, Ledger, Peak
+from .surroundings import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from .surroundings import Line
+
+_WHOLE = ""  # the phase that stands for all of them
+_MOST_RECORDS = 10
+
+Kind = tuple[str, int, object, tuple[int, ...]]  # device, bytes, dtype, shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What was alive in a region, by device, and in each of its phases, by device."""
+
+    by_device: dict[str, LiveBytes] = field(default_factory=dict)
+    phases: dict[str, dict[str, LiveBytes]] = field(default_factory=dict)
+
+
+class Window:
+    """A region while it is open: its peaks, of the whole and of each phase, by device."""
+
+    def __init__(
+        self, ceilings: Mapping[str, int], ledger: Ledger, phase: str, line: Line | None
+    ) -> None:
+        """Begin with what is alive now, in `phase`."""
+        self.began = ledger.clock
+        self.before = Counter(map(kind_of, ledger.alive()))
+        self.crossings: dict[Device, Crossing] = {}
+        self._ceilings = ceilings
+        self._ledger = ledger
+        self._peaks: dict[str, dict[Device, Peak]] = {}
+        for stretch in (_WHOLE, phase):
+            self._enter(stretch)
+        for device in self._devices():
+            self._cross(device, Crossing(ceiling=0, live=0, phase=phase, line=text_of(line)))
+
+    def all_peaks(self) -> Iterator[Peak]:
+        """Yield the peaks of all devices and phases."""
+        for peaks in self._peaks.values():
+            yield from peaks.values()
+
+    def peaks(self) -> Mapping[str, Mapping[Device, Peak]]:
+        """Return the peaks by phase ("" is the whole) and device."""
+        return self._peaks
+
+    def turn(self, old: str, new: str) -> None:
+        """Leave a phase and enter another."""
+        self.end(old)
+        self._enter(new)
+
+    def end(self, phase: str) -> None:
+        """Take down what is alive as the phase's end, and the region's so far."""
+        for stretch in (_WHOLE, phase):
+            for device in self._devices():
+                self._peak(stretch, device).end = device.live
+
+    def rise(self, device: Device, phase: str, block: Block) -> None:
+        """Take down a new peak, if it is one; `block` was allocated last."""
+        for stretch in (_WHOLE, phase):
+            peak = self._peak(stretch, device)
+            if device.live > peak.live:
+                self._ledger.reached(peak, device.live)
+        self._cross(device, crossing_at(block))
+
+    def threshold(self, device: Device, phase: str) -> int:
+        """Return the live bytes above which `rise` has something to take down."""
+        return min(self._peak(stretch, device).live for stretch in (_WHOLE, phase))
+
+    def _enter(self, phase: str) -> None:
+        for device in self._devices():
+            peak = self._peaks.setdefault(phase, {}).get(device)
+            if peak is None:
+                peak = self._peaks[phase][device] = Peak(device.live, self._ledger.clock)
+                self._ledger.reached(peak, device.live)
+            elif device.live > peak.live:
+                self._ledger.reached(peak, device.live)
+
+    def _peak(self, phase: str, device: Device) -> Peak:
+        """Return a peak; that of a device which the stretch began without begins at nothing."""
+        peaks = self._peaks.setdefault(phase, {})
+        if device not in peaks:
+            peaks[device] = Peak(0, self.began)
+        return peaks[device]
+
+    def _devices(self) -> list[Device]:
+        return [device for device in list(self._ledger.devices.values()) if device is not None]
+
+    def _cross(self, device: Device, crossing: Crossing) -> None:
+        if device in self.crossings:
+            return
+        for name in (device.name, device.name.partition(":")[0]):
+            ceiling = self._ceilings.get(name)
+            if ceiling is not None and device.live > ceiling:
+                self.crossings[device] = replace(crossing, ceiling=ceiling, live=device.live)
+                return
+
+
+def crossing_at(block: Block) -> Crossing:
+    """Describe where a block was allocated."""
+    return Crossing(
+        ceiling=0,
+        live=0,
+        operator=str(block.operator),
+        module=block.label.name if block.label is not None else "",
+        phase=block.phase,
+        line=text_of(block.line),
+    )
+
+
+def report(window: Window, ledger: Ledger, claimed: Mapping[Home, str]) -> Live:
+    """Say what was alive in a window that has just ended."""
+    phases = {
+        phase: {
+            device.name: _live_bytes(window, ledger, claimed, device, peak)
+            for device, peak in peaks.items()
+        }
+        for phase, peaks in window.peaks().items()
+    }
+    whole = {
+        device.name: replace(
+            phases[_WHOLE][device.name],
+            grown=_grown(window, ledger, claimed, device),
+            first_crossing=window.crossings.get(device),
+        )
+        for device in window.peaks()[_WHOLE]
+    }
+    del phases[_WHOLE]
+    return Live(by_device=whole, phases=phases)
+
+
+def kind_of(block: Block) -> Kind:
+    """Return what makes blocks alike."""
+    return block.device.name, block.bytes, block.dtype, tuple(block.shape)
+
+
+def _live_bytes(
+    window: Window, ledger: Ledger, claimed: Mapping[Home, str], device: Device, peak: Peak
+) -> LiveBytes:
+    alive = ledger.alive_at(peak, device)
+    named = [(block, _category(block, window, claimed, peak.at)) for block in alive]
+    at_peak = dict.fromkeys(LIVE_CATEGORIES, 0)
+    for block, category in named:
+        at_peak[category] += block.bytes
+    return LiveBytes(
+        start=peak.start,
+        end=peak.end,
+        peak=peak.live,
+        at_peak={category: size for category, size in at_peak.items() if size},
+        largest=_records(named),
+    )
+
+
+def _category(block: Block, window: Window, claimed: Mapping[Home, str], at: int) -> str:
+    claim = claimed.get(block.home, "")
+    if claim in ("parameters", "unsharded parameters"):
+        return claim
+    if block.gradient:
+        return "gradients"
+    if claim:
+        return claim
+    if block.home.held_at(at):
+        return "saved activations"
+    if block.communicated:
+        return "communication buffers"
+    return "inputs" if block.given or block.born <= window.began else "temporaries"
+
+
+def _grown(
+    window: Window, ledger: Ledger, claimed: Mapping[Home, str], device: Device
+) -> tuple[TensorRecord, ...]:
+    """Describe what is there in a larger number than at the start, the unclaimed ones first.
+
+    A step that replaces its gradients leaves as many as it found; one that also keeps a copy of
+    them leaves more, and the copy is what nobody claims.
+    """
+    alive = [block for block in ledger.alive() if block.device is device]
+    more = Counter(map(kind_of, alive)) - window.before
+    born = [block for block in alive if block.born > window.began]
+    named = [(block, _category(block, window, claimed, ledger.clock)) for block in born]
+    named.sort(key=lambda pair: pair[0].home in claimed or pair[0].gradient)
+    left = []
+    for block, category in named:
+        if more[kind_of(block)] > 0:
+            more[kind_of(block)] -= 1
+            left.append((block, category))
+    return _records(left)
+
+
+def _records(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:
+    """Fold equal ones and return the largest, those that were born first leading."""
+    counts = Counter(_record(block, category) for block, category in named)
+    largest = sorted(counts, key=lambda record: -record.bytes)[:_MOST_RECORDS]
+    return tuple(replace(record, count=counts[record]) for record in largest)
+
+
+def _record(block: Block, category: str) -> TensorRecord:
+    return TensorRecord(
+        bytes=block.bytes,
+        dtype=str(block.dtype).removeprefix("torch."),
+        shape=tuple(map(int, block.shape)),
+        category=category,
+        module=block.label.name if block.label is not None else "",
+        line=text_of(block.line),
+    )
