@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -202,3 +204,74 @@ def keep_from_compiler(function: Any) -> None:
     skip = evaluation._FrameAction.SKIP
     strategy = evaluation._FrameExecStrategy(skip, skip)
     evaluation.set_code_exec_strategy(function.__code__, strategy)
+def saved_tensor_hooks() -> Any:
+    """Return the module whose functions push, pop and disable hooks on saved tensors.
+
+    Hooks nest and only the innermost runs: no public call adds to those that others push.
+    """
+    return torch._C._autograd
+
+
+def top_hooks() -> tuple[Any, Any] | None:
+    """Return the pair of hooks that this thread's saved tensors meet."""
+    # True: also while torch.compile traces, when the hooks are there and don't run.
+    top: tuple[Any, Any] | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return top
+
+
+def hooks_are_enabled() -> bool:
+    """Tell whether this thread may push hooks: torch.func transforms forbid it."""
+    return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
+
+
+def is_checkpoint(pack: object) -> bool:
+    """Tell the hook by which a non-reentrant checkpoint drops what its forward would save."""
+    return _is_hook_of_checkpoint(pack, "_checkpoint_hook")
+
+
+def is_recomputation(pack: object) -> bool:
+    """Tell the hook by which a non-reentrant checkpoint keeps what it recomputed.
+
+    It keeps a tensor longer than the graph does that it returns it to.
+    """
+    return _is_hook_of_checkpoint(pack, "_recomputation_hook")
+
+
+def _is_hook_of_checkpoint(pack: object, owner: str) -> bool:
+    name = getattr(pack, "__qualname__", "")
+    module = getattr(pack, "__module__", "")
+    return module == "torch.utils.checkpoint" and str(name).startswith(f"{owner}.")
+
+
+def run_backward(output: Tensor, leaf: Tensor, gradient: Tensor) -> None:
+    """Run autograd once and keep the graph: `torch.autograd.grad` costs four times as much."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        (output,), (gradient,), True, False, (leaf,), True, False
+    )
+
+
+def function_modes() -> bool:
+    """Tell whether modes (`torch.device` as a context) would see each attribute that we read."""
+    return bool(torch._C._len_torch_function_stack())
+
+
+def dispatch_modes() -> bool:
+    """Tell whether modes would see the operations that we run."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+@contextmanager
+def without_dispatch() -> Iterator[None]:
+    """Run operations on plain tensors that no dispatch mode sees."""
+    guard = torch._C._DisableTorchDispatch()
+    try:
+        yield
+    finally:
+        del guard
+
+
+@contextmanager
+def unseen_by_modes() -> Iterator[None]:
+    """Run operations on plain tensors that no mode sees."""
+    with torch._C.DisableTorchFunction(), without_dispatch():
+        yield

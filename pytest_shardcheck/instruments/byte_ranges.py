@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_MAX_RUNS = 65_536
+MAX_RUNS = 65_536
 
 
 class ByteRanges:
@@ -40,7 +40,7 @@ class ByteRanges:
         # The storage is kept, or a freed one's key could come back while we count.
         _, intervals = self._storages.setdefault(key, (storage, _Intervals()))
         limit = storage.nbytes()
-        return sum(intervals.add(start, min(end, limit)) for start, end in _runs(tensor))
+        return sum(intervals.add(start, min(end, limit)) for start, end in runs(tensor))
 
 
 class _Intervals:
@@ -67,7 +67,7 @@ class _Intervals:
         return end - start - covered
 
 
-def _runs(tensor: Tensor) -> Iterator[tuple[int, int]]:
+def runs(tensor: Tensor) -> Iterator[tuple[int, int]]:
     """Yield the byte ranges [start, end) of the tensor's elements within its storage."""
     item = int(tensor.element_size())
     offset = int(tensor.storage_offset()) * item
@@ -76,15 +76,15 @@ def _runs(tensor: Tensor) -> Iterator[tuple[int, int]]:
     if tensor.is_contiguous():
         yield offset, offset + int(tensor.numel()) * item
         return
-    run, outer = _innermost_run(tensor)
-    if math.prod(size for _, size in outer) > _MAX_RUNS:
+    run, outer = innermost_run(tensor)
+    if math.prod(size for _, size in outer) > MAX_RUNS:
         run, outer = run * math.prod(size for _, size in outer), []
     for steps in itertools.product(*(range(0, step * size, step) for step, size in outer)):
         start = int(offset + sum(steps) * item)
         yield start, start + run * item
 
 
-def _innermost_run(tensor: Tensor) -> tuple[int, list[tuple[int, int]]]:
+def innermost_run(tensor: Tensor) -> tuple[int, list[tuple[int, int]]]:
     """Return the contiguous run, and (stride, size) of the dimensions outside it, in elements."""
     run = 1
     outer: list[tuple[int, int]] = []

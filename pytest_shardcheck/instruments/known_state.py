@@ -1,0 +1,84 @@
+"""Which storages are those of parameters and buffers, whether they are watched or not.
+
+Every module that runs is looked at when its forward begins; its buffers each time, since a
+forward may replace them. What runs in no module can be named with `learn`.
+
+Limits: the parameters and buffers of a module whose forward is called directly, not through
+`module(...)`, are known only where they are named, or are `nn.Parameter`s.
+"""
+
+from __future__ import annotations
+
+import weakref
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from pytest_shardcheck.vocabulary.errors import UsageError
+
+from ._torch_private import storage_key
+from .tensors import plain_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch.utils.hooks import RemovableHandle
+
+
+class KnownState:
+    """The storages of parameters and buffers that are alive."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        # A freed storage's key comes back for another: a key counts while its tensor has it.
+        # (No WeakSet: it compares its members, and tensors compare element by element.)
+        self._tensors: dict[int, list[weakref.ref[Tensor]]] = {}
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._hook: RemovableHandle | None = None
+
+    def start(self) -> None:
+        """Look at each module that runs."""
+        self._hook = register_module_forward_pre_hook(self._module_begins)
+
+    def stop(self) -> None:
+        """Look at no more modules."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def learn(self, tensors: Iterable[Tensor]) -> None:
+        """Take these for parameters and buffers."""
+        for tensor in tensors:
+            try:
+                plain = list(plain_tensors(tensor))
+            except UsageError:  # measured nowhere, so it need not be left out
+                continue
+            for part in plain:
+                refs = self._tensors.setdefault(storage_key(part.untyped_storage()), [])
+                if not any(ref() is part for ref in refs):
+                    refs.append(weakref.ref(part))
+
+    def __contains__(self, key: int) -> bool:
+        """Tell whether the living storage of this key is a parameter's or a buffer's."""
+        refs = self._tensors.get(key)
+        if refs is None:
+            return False
+        tensors = [tensor for ref in refs if (tensor := ref()) is not None]
+        if any(storage_key(tensor.untyped_storage()) == key for tensor in tensors):
+            return True
+        del self._tensors[key]
+        return False
+
+    def _module_begins(self, module: nn.Module, _: object) -> None:
+        if module in self._seen:
+            if module._buffers:
+                self.learn(buffer for buffer in module._buffers.values() if buffer is not None)
+            return
+        # All below it at once: a compiled module runs its children without hooks.
+        for inner in module.modules():
+            if inner not in self._seen:
+                self._seen.add(inner)
+                own = chain(inner.parameters(recurse=False), inner.buffers(recurse=False))
+                self.learn(own)
