@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -176,6 +175,8 @@ def allocation_totals(ended: Any) -> list[tuple[int, int]]:
 def profiler_runs() -> bool:
     """Tell whether a profile runs: starting another is no error, and it records nothing."""
     return bool(torch._C._autograd._profiler_enabled())
+
+
 def work_class() -> Any:
     """Return the class of what asynchronous collectives return, None without torch.distributed.
 
@@ -204,6 +205,8 @@ def keep_from_compiler(function: Any) -> None:
     skip = evaluation._FrameAction.SKIP
     strategy = evaluation._FrameExecStrategy(skip, skip)
     evaluation.set_code_exec_strategy(function.__code__, strategy)
+
+
 def saved_tensor_hooks() -> Any:
     """Return the module whose functions push, pop and disable hooks on saved tensors.
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from pytest_shardcheck.vocabulary.demands import Demands
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
+from .panel import Panel
 from .regions import Measurement, Phase, Region, RegionHooks
 from .state import Watched, measure_state, with_larger_grads
 
@@ -33,13 +35,15 @@ class Meter:
     it clears before the region ends read 0.
     """
 
-    def __init__(self, rank: int, device: str) -> None:
-        """Measure for a rank whose own device is `device` ("cpu", "cuda:0")."""
+    def __init__(self, rank: int, device: str, demands: Demands | None = None) -> None:
+        """Measure for a rank whose own device is `device` ("cpu", "cuda:0"), from now on."""
         self.readings: list[Reading] = []
         # The names of regions that an exception ended: they have no reading, and were opened.
         self.abandoned: list[str] = []
         self._rank = rank
         self._device = _indexed(device)
+        self._demands = demands or Demands()
+        self._panel = Panel(self._device, self._demands)
         self._open: list[Region] = []
         self._ended: Counter[str] = Counter()
         # What is watched outside any region; the body counts only where a test opens none.
@@ -47,6 +51,14 @@ class Meter:
         self._body: Region | None = Region(name=BODY, watched=self._whole_test)
         self._hook: RemovableHandle | None = None
         self._closed = False
+        self._panel.start()
+
+    def begin_body(self) -> None:
+        """Begin the test's body, which is the region where the test opens none."""
+        if self._body is not None and self._body.windows is None:
+            self._body.windows = self._panel.open(
+                BODY, self._whole_test.open(), saved=self._demands.saved
+            )
 
     def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
         """Return a region to enter with `with`.
@@ -80,6 +92,7 @@ class Meter:
             self._open[-1].watched.add(*things, **named)
             return
         self._whole_test.add(*things, **named)
+        self._panel.learn(self._whole_test.open())
         if self._body is not None:
             self._listen()
 
@@ -109,10 +122,16 @@ class Meter:
             while self._open:
                 self._end(self._open[-1])
             if self._body is not None:
+                self.begin_body()  # a test that was never called has an empty one
                 self._record(self._body, implicit=True)
         finally:
             self._body = None
             self._unlisten()
+            self._panel.stop()
+
+    def log(self) -> dict[str, Any]:
+        """Return the collectives of the whole test as plain data, for the session to compare."""
+        return self._panel.log()
 
     def _measurement(self, region: Region) -> Measurement:
         hooks = RegionHooks(enter=self._enter, end=self._end, drop=self._drop)
@@ -131,11 +150,17 @@ class Meter:
             raise UsageError(
                 f"can't open region {region.name!r}: {why}; call measure() anew for each block"
             )
-        self._body = None
+        self._forget_body()
         region.phase = Phase.OPEN
         region.outermost = not self._open
         self._open.append(region)
         self._listen()
+        region.windows = self._panel.open(region.name, region.watched.open(), saved=True)
+
+    def _forget_body(self) -> None:
+        if self._body is not None and self._body.windows is not None:
+            self._panel.drop(self._body.windows)
+        self._body = None
 
     def _end(self, region: Region) -> None:
         inner = self._open[-1]
@@ -157,10 +182,16 @@ class Meter:
         while region in self._open:
             dropped = self._open.pop()
             dropped.phase = Phase.FAILED
+            if dropped.windows is not None:
+                self._panel.drop(dropped.windows)
+                dropped.windows = None
             self.abandoned.append(dropped.name)
         self._unlisten_if_idle()
 
     def _record(self, region: Region, *, implicit: bool) -> None:
+        windows, region.windows = region.windows, None
+        assert windows is not None, "a region has windows from its beginning to its end"
+        measured = self._panel.close(windows, region.watched.open())
         state = measure_state(region.watched, self._device)
         if region.before_step is not None:
             state = with_larger_grads(state, region.before_step)
@@ -170,7 +201,17 @@ class Meter:
             occurrence=self._ended[region.name],
             outermost=region.outermost,
             implicit=implicit,
-            memory=MemoryReading(device=self._device, by_device=state.by_device, parts=state.parts),
+            memory=MemoryReading(
+                device=self._device,
+                by_device=state.by_device,
+                parts=state.parts,
+                live_by_device=measured.live,
+                allocated_by_device=measured.allocated,
+                reserved_by_device=measured.reserved,
+            ),
+            collectives=measured.collectives,
+            saved=measured.saved,
+            live_phases=measured.live_phases,
         )
         region.phase = Phase.ENDED
         # A reading must not keep a model alive.

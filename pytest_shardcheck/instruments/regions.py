@@ -12,8 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
+    from pytest_shardcheck.vocabulary.readings import (
+        CollectivesReading,
+        MemoryReading,
+        PhaseReading,
+        Reading,
+        SavedReading,
+    )
 
+    from .panel import Windows
     from .state import StateAtRest, Watched
 
 __tracebackhide__ = hide_from_users
@@ -33,7 +40,7 @@ class Region:
     """A region while it is measured.
 
     `started`: opened by start(), not by `with`. `before_step`: the state at the entry of an
-    optimizer's step, that of the largest gradients.
+    optimizer's step, that of the largest gradients. `windows`: what the instruments keep of it.
     """
 
     name: str
@@ -42,6 +49,7 @@ class Region:
     outermost: bool = True
     phase: Phase = Phase.NEW
     before_step: StateAtRest | None = None
+    windows: Windows | None = None
     reading: Reading | None = None
 
 
@@ -79,6 +87,21 @@ class Measurement:
     def memory(self) -> MemoryReading:
         """Return the region's memory, in bytes."""
         return self.reading.memory
+
+    @property
+    def collectives(self) -> CollectivesReading:
+        """Return the calls that reached a process group."""
+        return self.reading.collectives
+
+    @property
+    def saved(self) -> SavedReading | None:
+        """Return what autograd held; None where no hooks were installed."""
+        return self.reading.saved
+
+    @property
+    def phases(self) -> dict[str, PhaseReading]:
+        """Return what each phase that ran measured."""
+        return self.reading.phases
 
     @property
     def rank(self) -> int:

@@ -13,7 +13,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_shardcheck import _compat
+from pytest_shardcheck.expectations import demands_of
 from pytest_shardcheck.worlds import coverage, no_terminal, rendezvous
 from pytest_shardcheck.worlds.channel import Channel, Message
-from pytest_shardcheck.worlds.keys import RANK, TRACKED
+from pytest_shardcheck.worlds.keys import EXPECTATIONS, RANK, TRACKED
 from pytest_shardcheck.worlds.live_log import LiveLog
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
 from pytest_shardcheck.worlds.ring import Ring
 
 if TYPE_CHECKING:
+    from pytest_shardcheck.expectations import Expectation
     from pytest_shardcheck.instruments.meter import Meter
 
 
@@ -48,12 +50,13 @@ class RankContext:
         """Return the rank's device as torch names it."""
         return f"cuda:{self.rank}" if self.order.spec.device == "cuda" else "cpu"
 
-    def track(self) -> Meter:
+    def track(self, expectations: Sequence[Expectation] = ()) -> Meter:
         """Return the rank's meter, started by whoever needs it first."""
         if self.meter is None:
             from pytest_shardcheck.instruments.meter import Meter
 
-            self.meter = Meter(self.rank, self.device)
+            demands = demands_of(expectations, self.order.spec, self.rank)
+            self.meter = Meter(self.rank, self.device, demands)
         return self.meter
 
     def exchange(self, value: Any) -> list[Any]:
@@ -210,14 +213,18 @@ class _Reporter:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         if item.stash.get(TRACKED, False):
-            self._context.track()
+            self._context.track(item.stash[EXPECTATIONS])
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
-        # The region ends before any other plugin's wrapper allocates or communicates again.
+        # The region begins after any other plugin's wrapper has allocated or communicated, and ends
+        # before one does so again.
+        meter = self._context.meter
+        if meter is None:
+            return (yield)
+        meter.begin_body()
         result = yield
-        if self._context.meter is not None:
-            self._context.meter.close()
+        meter.close()
         return result
 
     @pytest.hookimpl(trylast=True)

@@ -1,0 +1,154 @@
+"""The instruments of one rank, opened and closed in a fixed order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ._torch_private import storage_key
+from .allocator import Allocator
+from .claims import claims_of
+from .collectives import Collectives
+from .live_memory import LiveMemory
+from .saved_activations import SavedActivations
+from .state import buffers_in, params_in
+from .surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from pytest_shardcheck.vocabulary.collectives import CollectivesReading
+    from pytest_shardcheck.vocabulary.demands import Demands
+    from pytest_shardcheck.vocabulary.memory import LiveBytes
+    from pytest_shardcheck.vocabulary.saved import SavedReading
+
+    from . import collectives, live_report, saved_activations
+    from .allocator import Peaks
+    from .watched import Opened
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Windows:
+    """The instruments' views of a region while it is open."""
+
+    live: live_report.Window
+    collectives: collectives.Window
+    saved: saved_activations.Window | None
+    allocator: Peaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the instruments have of a region that has ended; saved is None without hooks."""
+
+    live: Mapping[str, LiveBytes]
+    live_phases: Mapping[str, Mapping[str, LiveBytes]]
+    collectives: CollectivesReading
+    saved: SavedReading | None
+    allocated: Mapping[str, int] = field(default_factory=dict)
+    reserved: Mapping[str, int] = field(default_factory=dict)
+
+
+class Panel:
+    """All instruments of a rank that follow what happens, as opposed to what is held at rest."""
+
+    def __init__(self, device: str, demands: Demands) -> None:
+        """Set the instruments up for a rank whose own device is `device`."""
+        self._device = device
+        self._demands = demands
+        self._surroundings = Surroundings()
+        self._live = LiveMemory(device, self._surroundings)
+        self._collectives = Collectives(self._surroundings)
+        names = _SavedNames(self._live)
+        self._saved = SavedActivations(self._surroundings, held=names.held, released=names.released)
+        self._allocator = Allocator(device, on_cpu=demands.allocated)
+        self._open = 0
+
+    def start(self) -> None:
+        """Follow from now on; the modes and hooks are those of this thread and of new ones."""
+        self._surroundings.start()
+        self._allocator.start()
+        self._collectives.start()
+        self._live.start()
+
+    def stop(self) -> None:
+        """Leave nothing behind."""
+        self._live.stop()
+        self._collectives.stop()
+        self._allocator.stop()
+        self._surroundings.stop()
+
+    def learn(self, opened: Opened) -> None:
+        """Take the names of watched modules, and count what was there before we followed."""
+        self._surroundings.learn(opened.modules)
+        self._saved.learn(chain(params_in(opened), buffers_in(opened)))
+        for _, tensors in claims_of(opened):
+            self._live.join(tensors)
+
+    def open(self, region: str, opened: Opened, *, saved: bool) -> Windows:
+        """Begin a region; `saved` installs saved-tensor hooks."""
+        self.learn(opened)
+        if not self._open:
+            self._surroundings.settle()
+        self._open += 1
+        ceilings = self._demands.ceilings_in(region, self._device)
+        # The live counter last but for hooks, which allocate nothing: what opens is not measured.
+        allocator = self._allocator.open()
+        collectives = self._collectives.open()
+        live = self._live.open(ceilings)
+        return Windows(
+            live=live,
+            collectives=collectives,
+            saved=self._saved.open() if saved else None,
+            allocator=allocator,
+        )
+
+    def close(self, windows: Windows, opened: Opened) -> Measured:
+        """End a region and return what was measured in it."""
+        self._open -= 1
+        # A trainer may have built what is watched only inside.
+        self._surroundings.learn(opened.modules)
+        saved = self._saved.close(windows.saved) if windows.saved is not None else None
+        live = self._live.close(windows.live, lambda: claims_of(opened))
+        collectives = self._collectives.close(windows.collectives)
+        allocator = self._allocator.close(windows.allocator)
+        return Measured(
+            live=live.by_device,
+            live_phases=live.phases,
+            collectives=collectives,
+            saved=saved,
+            allocated=allocator.allocated,
+            reserved=allocator.reserved,
+        )
+
+    def drop(self, windows: Windows) -> None:
+        """End a region of which nothing is wanted."""
+        self._open -= 1
+        if windows.saved is not None:
+            self._saved.close(windows.saved)
+        self._live.drop(windows.live)
+        self._collectives.close(windows.collectives)
+        self._allocator.close(windows.allocator)
+
+    def log(self) -> dict[str, Any]:
+        """Return the whole test's collectives, to be held against those of other ranks."""
+        return self._collectives.log()
+
+
+class _SavedNames:
+    """Tells the live counter which storages autograd holds; it keeps them by more than a key."""
+
+    def __init__(self, live: LiveMemory) -> None:
+        self._live = live
+        self._homes: dict[int, Any] = {}
+
+    def held(self, tensor: Tensor) -> None:
+        # A key is a storage's as long as autograd holds it.
+        self._homes[storage_key(tensor.untyped_storage())] = self._live.mark_saved(tensor)
+
+    def released(self, key: int) -> None:
+        if key in self._homes:
+            self._live.unmark_saved(self._homes[key])
