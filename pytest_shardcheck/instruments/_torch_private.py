@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import _EventType
+from torch.distributed import distributed_c10d
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 # The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # A node's sequence number where it is an AccumulateGrad.
 ACCUMULATES: Final = (1 << 64) - 1
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
@@ -278,3 +281,42 @@ def unseen_by_modes() -> Iterator[None]:
     """Run operations on plain tensors that no mode sees."""
     with torch._C.DisableTorchFunction(), without_dispatch():
         yield
+def schemas_of(namespace: str) -> list[str]:
+    """Return the names of a namespace's operators: `torch.ops` lists only those used before."""
+    prefix = f"{namespace}::"
+    schemas = torch._C._jit_get_all_schemas()
+    return sorted({s.name.removeprefix(prefix) for s in schemas if s.name.startswith(prefix)})
+
+
+def unboxed_group(argument: Any) -> ProcessGroup:
+    """Return the process group among an operator's arguments, which are script objects."""
+    return torch._C._distributed_c10d.ProcessGroup.unbox(argument)
+
+
+def ranks_of(group: ProcessGroup) -> dict[int, int] | None:
+    """Return torch's own mapping of a group's global ranks to its ranks; None for a stranger.
+
+    `get_process_group_ranks` makes a list of it each time, and we need what identifies a group:
+    torch gives a destroyed group's name to the next one.
+    """
+    ranks: dict[int, int] | None = distributed_c10d._world.pg_group_ranks.get(group)
+    return ranks
+
+
+def groups_of_rank() -> list[ProcessGroup]:
+    """Return all process groups that this rank is in, the default one first."""
+    return list(distributed_c10d._world.pg_names)
+
+
+def is_mesh_of_groups(mesh: DeviceMesh) -> bool:
+    """Tell whether a mesh has been given its groups: a slice gets them after it was made."""
+    return hasattr(mesh, "_dim_group_names")
+
+
+def axes_of(mesh: DeviceMesh) -> list[tuple[str, str]]:
+    """Return each axis of a mesh with its group's name; none on a rank outside of the mesh.
+
+    `get_group` raises there, and looks an axis up that may be gone with its group.
+    """
+    names = getattr(mesh, "_dim_group_names", [])
+    return list(zip(mesh.mesh_dim_names or (), map(str, names), strict=False))

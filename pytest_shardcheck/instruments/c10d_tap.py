@@ -1,111 +1,153 @@
 """See every call that reaches a process group, whoever made it, from below the dispatcher.
 
 A kernel of ours at the ``BackendSelect`` key of every ``c10d`` operator passes the call on and
-tells the listener. DDP's C++ reducer, functional collectives and compiled graphs go through the
+tells the listeners. DDP's C++ reducer, functional collectives and compiled graphs go through the
 same operators, and the key is included in every thread, under ``no_grad`` and ``inference_mode``
 alike. A ``TorchDispatchMode`` was rejected for this: it makes ``torch.compile`` skip its frames, is
 per thread, and a rank that is not measured must not pay for one.
 
-Limits: what a backend does without the operators (a user's own C++ calls on the backend object) is
-not seen. The cost is one Python call per collective, some microseconds.
+The operators of ``symm_mem`` write into other ranks' memory without a process group: they are
+tapped to be named. Functional operators need no kernel: theirs call the ``c10d`` ones.
+
+Limits: what a backend does without the operators is not seen: calls on a backend object
+(``group._get_backend(...)``), kernels of a user's own, stores. Calls under NCCL's group start and
+end (`_coalescing_manager(device=...)`, which `batch_isend_irecv` uses) are seen one by one. The
+cost is one Python call per collective, some microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed
 
-CANONICAL: Final = {
-    "_allgather_base_": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter",
-    "allgather_": "all_gather",
-    "allgather_coalesced_": "all_gather",
-    "allgather_into_tensor_coalesced_": "all_gather",
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all",
-    "barrier": "barrier",
-    "broadcast_": "broadcast",
-    "gather_": "gather",
-    "monitored_barrier_": "barrier",
-    "recv_": "recv",
-    "recv_any_source_": "recv",
-    "reduce_": "reduce",
-    "reduce_scatter_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "scatter_": "scatter",
-    "send": "send",
+from pytest_shardcheck.vocabulary.call_log import Descriptor
+
+from ._torch_private import schemas_of, unboxed_group
+from .groups import Group, group_of
+from .payloads import CANONICAL, describe, key_of
+
+# Operators that move nothing between ranks.
+NOT_COLLECTIVES: Final = {
+    "c10d": frozenset({"check_for_nan"}),
+    "symm_mem": frozenset({"_async_input_mm", "memset32_"}),
 }
-# Operators of the namespace that move nothing between ranks.
-NOT_COLLECTIVES: Final = frozenset({"check_for_nan"})
+_MOST_DESCRIPTORS: Final = 10_000
+
+
+class Tapped:
+    """One call as the listeners get it, only to look at: it holds the arguments."""
+
+    __slots__ = ("_descriptor", "_group", "args", "operator")
+
+    def __init__(self, operator: str, args: Sequence[Any]) -> None:
+        """Take a call of `operator`; one of another namespace than c10d comes with that."""
+        self.operator = operator
+        self.args = args
+        self._group: Group | None = None
+        self._descriptor: Descriptor | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether we can say what the operator does; nothing else may be asked if not."""
+        return self.operator in CANONICAL
+
+    @property
+    def group(self) -> Group:
+        """Return what is known of the process group that the call reaches."""
+        if self._group is None:
+            self._group = group_of(unboxed_group(self.args[_GROUP_AT[self.operator]]))
+        return self._group
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Return what the call moves; the same object for equal calls."""
+        if self._descriptor is None:
+            self._descriptor = _described(self.operator, self.group, self.args)
+        return self._descriptor
 
 
 class Listener(Protocol):
     """What is told of each call."""
 
-    def issued(self, operator: str, group: str) -> object:
-        """Take note that ``operator`` begins on the process group named ``group``."""
+    def issued(self, call: Tapped) -> object:
+        """Take note that ``call`` begins."""
 
-    def returned(self, token: Any) -> None:
+    def returned(self, token: Any, result: Any) -> None:
         """Take note that the call returned; ``token`` is what ``issued`` gave."""
 
+    def failed(self, token: Any) -> None:
+        """Take note that the call raised instead."""
 
-_listener: Listener | None = None
-# The kernels live as long as their library object.
-_library: Any = None
+
+_listeners: tuple[Listener, ...] = ()
+_descriptors: dict[object, Descriptor] = {}
+# Where the process group stands among an operator's arguments.
+_GROUP_AT: dict[str, int] = {}
+# The kernels live as long as their library objects.
+_libraries: list[Any] = []
 
 
 def install() -> None:
-    """Put the kernels in place, once per process; forked children inherit them."""
-    global _library  # noqa: PLW0603
-    if _library is not None:
+    """Put the kernels in place, once per process; forked children inherit them, and are silent."""
+    if _libraries:
         return
-    # Both are untyped in torch.
-    library: Any = torch.library
-    _library = library.Library("c10d", "IMPL")
-    for name in operators():
-        packet = getattr(torch.ops.c10d, name)
-        for overload in packet.overloads():
-            operator = getattr(packet, overload)
-            kernel = _kernel(operator, name)
-            _library.impl(operator, kernel, "BackendSelect", with_keyset=True)
+    for namespace, ignored in NOT_COLLECTIVES.items():
+        # Both are untyped in torch.
+        library: Any = torch.library
+        _libraries.append(library.Library(namespace, "IMPL"))
+        for name in schemas_of(namespace):
+            if name not in ignored:
+                _tap(_libraries[-1], getattr(getattr(torch.ops, namespace), name), name)
+    # A DataLoader's worker is not its rank.
+    os.register_at_fork(after_in_child=_forget_listeners)
 
 
-def listen(listener: Listener | None) -> None:
-    """Tell ``listener`` of every call of this process from now on; None tells nobody."""
-    global _listener  # noqa: PLW0603
-    _listener = listener
+def listen(listener: Listener) -> None:
+    """Tell ``listener`` of every call of this process from now on."""
+    global _listeners  # noqa: PLW0603
+    _listeners = (*_listeners, listener)
 
 
-def operators() -> list[str]:
-    """Return the names of the ``c10d`` operators that this torch has.
-
-    torch._C._jit_get_all_schemas is private: ``torch.ops.c10d`` lists only what was used already.
-    """
-    prefix = "c10d::"
-    schemas = torch._C._jit_get_all_schemas()
-    return sorted({s.name.removeprefix(prefix) for s in schemas if s.name.startswith(prefix)})
+def stop_listening(listener: Listener) -> None:
+    """Tell ``listener`` no more; harmless when repeated."""
+    global _listeners  # noqa: PLW0603
+    _listeners = tuple(one for one in _listeners if one is not listener)
 
 
-def group_name(arguments: tuple[Any, ...]) -> str:
-    """Return what to call the process group among an operator's arguments.
-
-    ProcessGroup.unbox is private: an operator's arguments are script objects.
-    """
-    for argument in arguments:
-        if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
-            return _label(torch._C._distributed_c10d.ProcessGroup.unbox(argument))
-    return "?"
+def _forget_listeners() -> None:
+    global _listeners  # noqa: PLW0603
+    _listeners = ()
 
 
-def _label(group: torch.distributed.ProcessGroup) -> str:
-    """Return a group's description ("default_pg", "mesh_dp"), or its name where it has none."""
-    description = str(group.group_desc)
-    return str(group.group_name) if description in ("", "undefined") else description
+def _tap(library: Any, packet: Any, name: str) -> None:
+    for overload in packet.overloads():
+        operator = getattr(packet, overload)
+        known = operator.namespace == "c10d"
+        if known:
+            _GROUP_AT[name] = _place_of_group(operator)
+        kernel = _kernel(operator, name if known else f"{operator.namespace}::{name}")
+        library.impl(operator, kernel, "BackendSelect", with_keyset=True)
+
+
+def _place_of_group(operator: torch._ops.OpOverload) -> int:
+    types = [str(argument.type) for argument in operator._schema.arguments]
+    return next((at for at, kind in enumerate(types) if "ProcessGroup" in kind), -1)
+
+
+def _described(operator: str, group: Group, args: Sequence[Any]) -> Descriptor:
+    key = key_of(operator, group, args)
+    found = _descriptors.get(key) if key is not None else None
+    if found is None:
+        found = describe(operator, group, args)
+        if len(_descriptors) >= _MOST_DESCRIPTORS:
+            _descriptors.clear()
+        if key is not None:
+            _descriptors[key] = found
+    return found
 
 
 def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
@@ -114,12 +156,19 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
 
     def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         below = keyset.remove(key)
-        listener = _listener
-        if listener is None:
+        listeners = _listeners
+        if not listeners:
             return redispatch(below, *args, **kwargs)
-        token = listener.issued(name, group_name(args))
-        result = redispatch(below, *args, **kwargs)
-        listener.returned(token)
+        call = Tapped(name, args)
+        tokens = [listener.issued(call) for listener in listeners]
+        try:
+            result = redispatch(below, *args, **kwargs)
+        except BaseException:
+            for listener, token in zip(listeners, tokens, strict=True):
+                listener.failed(token)
+            raise
+        for listener, token in zip(listeners, tokens, strict=True):
+            listener.returned(token, result)
         return result
 
     return kernel

@@ -31,6 +31,7 @@ from pytest_shardcheck.worlds.ring import Ring
 
 if TYPE_CHECKING:
     from pytest_shardcheck.expectations import Expectation
+    from pytest_shardcheck.instruments.c10d_tap import Tapped
     from pytest_shardcheck.instruments.meter import Meter
 
 
@@ -193,13 +194,16 @@ class _RingListener:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
 
-    def issued(self, operator: str, group: str) -> int:
-        from pytest_shardcheck.instruments import c10d_tap
+    def issued(self, call: Tapped) -> int:
+        if not call.is_known:
+            return self._ring.issued(call.operator, "?", time.monotonic_ns())
+        descriptor = call.descriptor
+        return self._ring.issued(descriptor.operation, descriptor.stream.label, time.monotonic_ns())
 
-        name = c10d_tap.CANONICAL.get(operator, operator)
-        return self._ring.issued(name, group, time.monotonic_ns())
+    def returned(self, token: int, _: object) -> None:
+        self._ring.returned(token)
 
-    def returned(self, token: int) -> None:
+    def failed(self, token: int) -> None:
         self._ring.returned(token)
 
 

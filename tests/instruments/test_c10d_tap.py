@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,14 +18,19 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
         self.returns = 0
+        self.failures = 0
 
-    def issued(self, operator: str, group: str) -> int:
-        self.calls.append((c10d_tap.CANONICAL[operator], group))
+    def issued(self, call: c10d_tap.Tapped) -> int:
+        descriptor = call.descriptor
+        self.calls.append((descriptor.operation, descriptor.stream.label))
         return len(self.calls)
 
-    def returned(self, token: int) -> None:
+    def returned(self, token: int, result: object) -> None:
         assert token <= len(self.calls)
         self.returns += 1
+
+    def failed(self, token: int) -> None:
+        self.failures += 1
 
     def names(self) -> list[str]:
         names = [name for name, _ in self.calls]
@@ -35,10 +42,9 @@ class Recorder:
 def recorder():
     c10d_tap.install()
     recorder = Recorder()
-    before = c10d_tap._listener
     c10d_tap.listen(recorder)
     yield recorder
-    c10d_tap.listen(before)
+    c10d_tap.stop_listening(recorder)
 
 
 @pytest.fixture
@@ -108,8 +114,32 @@ def test_a_group_is_called_by_its_description(group, recorder):
 
 
 def test_nobody_listens_nobody_pays(group, recorder):
-    c10d_tap.listen(None)
+    c10d_tap.stop_listening(recorder)
     value = torch.ones(2)
     dist.all_reduce(value)
     assert value.tolist() == [1, 1]
     assert recorder.calls == []
+
+
+def test_several_listen_each_is_told(group, recorder):
+    other = Recorder()
+    c10d_tap.listen(other)
+    dist.all_reduce(torch.ones(2))
+    c10d_tap.stop_listening(other)
+    dist.barrier()
+    assert other.names() == ["all_reduce"]
+    assert recorder.names() == ["all_reduce", "barrier"]
+
+
+def test_a_call_that_is_refused_is_told_as_that(group, recorder):
+    with pytest.raises(RuntimeError, match="invalid root rank"):
+        group.broadcast(torch.ones(2), 7)
+    assert (recorder.returns, recorder.failures) == (0, 1)
+
+
+def test_a_forked_child_is_silent(group, recorder):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(len(c10d_tap._listeners))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert c10d_tap._listeners == (recorder,)
