@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A node's sequence number where it is an AccumulateGrad.
-ACCUMULATES: Final = (1 << 64) - 1
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
+
+# A node's sequence number where it is an AccumulateGrad.
+ACCUMULATES: Final = (1 << 64) - 1
 
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
@@ -281,6 +282,8 @@ def unseen_by_modes() -> Iterator[None]:
     """Run operations on plain tensors that no mode sees."""
     with torch._C.DisableTorchFunction(), without_dispatch():
         yield
+
+
 def schemas_of(namespace: str) -> list[str]:
     """Return the names of a namespace's operators: `torch.ops` lists only those used before."""
     prefix = f"{namespace}::"

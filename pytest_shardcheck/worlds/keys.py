@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_shardcheck.expectations import Expectation
     from pytest_shardcheck.vocabulary.specs import WorldSpec
     from pytest_shardcheck.worlds.rank import RankContext
@@ -23,6 +25,6 @@ RANK: Final[pytest.StashKey[RankContext]] = pytest.StashKey()
 NODEID: Final = pytest.StashKey[str]()
 # On an item: its world, and the expectations that hold there.
 SPEC: Final[pytest.StashKey[WorldSpec]] = pytest.StashKey()
-EXPECTATIONS: Final[pytest.StashKey[tuple[Expectation, ...]]] = pytest.StashKey()
+EXPECTATIONS: Final[pytest.StashKey[Sequence[Expectation]]] = pytest.StashKey()
 # On an item: it carries a measuring marker or requests ``shardcheck``.
 TRACKED: Final = pytest.StashKey[bool]()
