@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch._C._profiler import _EventType
 from torch.distributed import distributed_c10d
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 # The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
 # autograd nodes and wait for collectives; this only reads attributes.
@@ -110,14 +110,14 @@ def hidden_grads(module: nn.Module) -> Iterator[Tensor]:
 def _flat_parameters(module: nn.Module) -> Iterator[Tensor]:
     """Yield the flat parameter of an FSDP1 module, which only its handle names."""
     handle = getattr(module, "_handle", None)
-    if isinstance(module, FullyShardedDataParallel) and handle is not None:
+    if handle is not None and _is_of_fsdp(module, "FullyShardedDataParallel"):
         yield handle.flat_param
 
 
-def _fsdp2_groups(module: nn.Module) -> list[object]:
+def _fsdp2_groups(module: Any) -> list[object]:
     """Return an FSDP2 module's parameter groups: no public call names the sharded parameters
     while a module is unsharded. torch before 2.12 has one group, under a name in the singular."""
-    if not isinstance(module, FSDPModule):
+    if not _is_of_fsdp(module, "FSDPModule"):
         return []
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
@@ -129,6 +129,12 @@ def _fsdp2_groups(module: nn.Module) -> list[object]:
 def _fsdp2_params(module: nn.Module) -> Iterator[object]:
     for group in _fsdp2_groups(module):
         yield from group.fsdp_params  # type: ignore[attr-defined]
+
+
+def _is_of_fsdp(module: object, name: str) -> bool:
+    """Tell a module of an FSDP class. Importing FSDP is 2 s, which nobody without it should pay."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, getattr(fsdp, name, ()))
 
 
 def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:

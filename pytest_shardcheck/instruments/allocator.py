@@ -146,7 +146,7 @@ class _Cuda:
         pass
 
     def cut(self, regions: list[Peaks]) -> None:
-        if not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return  # a rank that has not used its GPU yet must not begin here
         torch.cuda.synchronize(self._device)
         allocated = torch.cuda.max_memory_allocated(self._device)
@@ -156,7 +156,7 @@ class _Cuda:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def begin(self, region: Peaks) -> None:
-        if not torch.cuda.is_initialized():
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             return
         reserved = torch.cuda.memory_reserved(self._device)
         region.raise_to(self._device, torch.cuda.memory_allocated(self._device), reserved)

@@ -95,7 +95,8 @@ def run_rank(
         stop = {"why": "internal", "text": traceback.format_exc()}
     try:
         _compat.flush_standard_streams()
-        imported = [name for name in sys.modules if name not in known and name[:6] == "torch."]
+        new = [name for name in sys.modules if name not in known]
+        imported = [name for name in new if name.startswith(("torch.", "pytest_shardcheck."))]
         channel.send({"kind": "complete", "stop": stop, "imported": imported})
         channel.receive()  # leave
     finally:

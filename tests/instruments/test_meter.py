@@ -206,6 +206,7 @@ def test_another_device_is_its_own(model):
     meter = Meter(rank=0, device="cuda:0")
     with meter.measure(model) as measured:
         pass
+    meter.close()
     assert (measured.memory.params, measured.memory.by_device["cpu"].params) == (0, 64)
 
 

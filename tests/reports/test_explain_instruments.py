@@ -120,7 +120,10 @@ def test_a_count_says_which_calls_there_were() -> None:
     calls = tuple(map(gather_of, range(6)))
     found = text(collectives(all_gather=5), collectives=CollectivesReading(calls=calls))
     assert found == [
-        "collectives(all_gather): 5 calls were expected and not measured in region 'step' at world2",
+        (
+            "collectives(all_gather): 5 calls were expected and not measured in region 'step' at "
+            "world2"
+        ),
         "  ranks 0-1: 6 calls, 1 more",
         (
             "    6 x all_gather of float32 [65792] (263,168 B) in group 'dp', forward in layers.0, "
@@ -168,8 +171,8 @@ def test_saved_activations_name_the_modules() -> None:
     ]
     assert text(saved_activations(packed=11), saved=saved)[:2] == [
         (
-            "saved_activations(packed): 11 tensors were expected and not measured in region 'step' at "
-            "world2"
+            "saved_activations(packed): 11 tensors were expected and not measured in region 'step' "
+            "at world2"
         ),
         "  ranks 0-1: 12 tensors, 1 more",
     ]
