@@ -36,7 +36,7 @@ class Device:
         """Begin empty."""
         self.name = name
         self.live = 0
-        self.threshold: float = inf
+        self.threshold: float = -1  # a new device is looked at once
 
 
 class Block:

@@ -49,13 +49,20 @@ _RESIZING: Final = frozenset({"set_", "resize_", "resize_as_", "_resize_output_"
 
 
 class Traits:
-    """What is known of an operator: whether it can make storages, and what else to do after it."""
+    """What is known of an operator.
 
-    __slots__ = ("after", "makes")
+    `makes`: it can make or resize storages. `works`: it belongs to the phase that it stands in, as
+    those do not by which the profiler notes that a step ended. `after` is what else to do.
+    """
 
-    def __init__(self, makes: bool, after: Callable[[Any, Any, Any], None] | None) -> None:
+    __slots__ = ("after", "makes", "works")
+
+    def __init__(
+        self, makes: bool, works: bool, after: Callable[[Any, Any, Any], None] | None
+    ) -> None:
         """Describe an operator."""
         self.makes = makes
+        self.works = works
         self.after = after
 
 
@@ -156,7 +163,9 @@ class Witness:
         makes = not operator.is_view
         if operator.namespace == "aten" and name.endswith("_") and name not in _RESIZING:
             makes = False  # it writes into its arguments, which are looked at anyway
-        traits = self.traits[id(operator)] = Traits(makes, self._after(operator.namespace, name))
+        works = operator.namespace != "profiler"
+        traits = Traits(makes, works, self._after(operator.namespace, name))
+        self.traits[id(operator)] = traits
         return traits
 
     def _after(self, namespace: str, name: str) -> Callable[[Any, Any, Any], None] | None:
@@ -276,10 +285,10 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         witness = self._witness
         if witness.off:
             return func(*args, **(kwargs or {}))
-        phase = witness.surroundings.phase()
-        if phase != witness.phase:
-            witness.turn(phase)
         traits = witness.traits.get(id(func)) or witness.learn(func)
+        phase = witness.surroundings.phase()
+        if phase != witness.phase and traits.works:
+            witness.turn(phase)
         if kwargs:
             result = func(*args, **kwargs)
             witness.inputs(kwargs.values(), func)
