@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from torch.fx import GraphModule
 
 from . import threads
-from ._torch_private import hooks_are_enabled, saved_tensor_hooks, top_hooks
+from ._torch_private import (
+    SAVED_TENSOR_HOOKS,
+    hooks_are_enabled,
+    pop_hooks,
+    push_hooks,
+    top_hooks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +81,6 @@ class HookStack:
         self.installed = False
         self._maker = maker
         self._place = _Place()
-        self._torch = saved_tensor_hooks()
         self._ours = {
             _PUSH: self._push,
             _POP: self._pop,
@@ -123,9 +128,9 @@ class HookStack:
 
     def _replace_functions(self) -> None:
         if not self._theirs:
-            self._theirs = {name: getattr(self._torch, name) for name in self._ours}
+            self._theirs = {name: getattr(SAVED_TENSOR_HOOKS, name) for name in self._ours}
             for name, function in self._ours.items():
-                setattr(self._torch, name, function)
+                setattr(SAVED_TENSOR_HOOKS, name, function)
 
     def _restore_functions(self) -> None:
         """Give torch's functions back, once no thread has an idle pair for them to work around."""
@@ -133,13 +138,13 @@ class HookStack:
             if self.installed or self._threads or not self._theirs:
                 return
             for name, function in self._ours.items():
-                if getattr(self._torch, name) is function:
-                    setattr(self._torch, name, self._theirs[name])
+                if getattr(SAVED_TENSOR_HOOKS, name) is function:
+                    setattr(SAVED_TENSOR_HOOKS, name, self._theirs[name])
             self._theirs = {}
 
     def _call(self, name: str, *args: object) -> None:
         # torch.compile may have kept ours in a graph that runs after the last region.
-        self._theirs.get(name, getattr(self._torch, name))(*args)
+        self._theirs.get(name, getattr(SAVED_TENSOR_HOOKS, name))(*args)
 
     def _enter(self) -> None:
         """Push our pair above what is there."""
@@ -151,7 +156,7 @@ class HookStack:
             self._maker.hidden(INLINED)
         else:
             place.base = self._maker.plain if top is None else self._maker.composed(*top)
-            self._call(_PUSH, place.base.pack, place.base.unpack)
+            push_hooks(place.base.pack, place.base.unpack)
 
     def _leave(self) -> None:
         """Take our pair out from under those that were pushed later."""
@@ -159,12 +164,12 @@ class HookStack:
         base, place.base, place.aside = place.base, None, False
         above = []
         while base is not None and (top := top_hooks()) is not None:
-            self._call(_POP)
+            pop_hooks()
             if _pair(top) is base:
                 break
             above.append(top)
         for pair in reversed(above):
-            self._call(_PUSH, *pair)
+            push_hooks(*pair)
 
     def _push(self, pack: Pack, unpack: Unpack) -> None:
         if self.installed and not isinstance(pack, GraphModule):
@@ -178,7 +183,7 @@ class HookStack:
             self._call(_POP)
             return
         # A pair from before ours ends: it lies under ours.
-        self._call(_POP)
+        pop_hooks()
         try:
             self._call(_POP)
         finally:
@@ -189,7 +194,7 @@ class HookStack:
         place = self._place
         alone = place.base is self._maker.plain and _pair(top_hooks()) is place.base
         if fail_if_non_empty and alone:
-            self._call(_POP)
+            pop_hooks()
             place.base, place.aside = None, True
             if self.installed:
                 self._maker.hidden(f"{FORBIDDEN}: {message}")

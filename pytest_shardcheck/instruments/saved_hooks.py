@@ -15,6 +15,8 @@ from ._torch_private import dispatch_modes, function_modes, is_checkpoint, witho
 from .tensors import tensors_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .hook_stack import Pack, Unpack
 
 _PLAIN: Final = (Tensor, nn.Parameter)
@@ -122,7 +124,7 @@ class ComposedHooks:
             return packed
         inner = _Inner(packed)
         keeper.look()
-        kept = list(tensors_in(packed))
+        kept = list(_kept(packed))
         for item in kept:
             keeper.keep(item, inner if item is tensor else item)
         if not kept:
@@ -164,6 +166,13 @@ def alias(tensor: Tensor) -> Tensor:
         with without_dispatch():  # it is no operation of the user's
             return tensor.detach()
     return tensor.detach()
+
+
+def _kept(packed: object) -> Iterator[Tensor]:
+    if type(packed) is _Handle:  # another instance's, around which these are composed
+        yield packed.kept
+    else:
+        yield from tensors_in(packed.packed if type(packed) is _Inner else packed)
 
 
 def _modified(tensor: Tensor, version: int) -> str:
