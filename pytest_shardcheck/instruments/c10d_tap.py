@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed
 
-from pytest_shardcheck.vocabulary.call_log import Descriptor
+from pytest_shardcheck.vocabulary.call_log import Descriptor, Stream
 
 from ._torch_private import schemas_of, unboxed_group
 from .groups import Group, group_of
@@ -52,7 +52,7 @@ class Tapped:
 
     @property
     def is_known(self) -> bool:
-        """Tell whether we can say what the operator does; nothing else may be asked if not."""
+        """Tell whether we can say what the operator does."""
         return self.operator in CANONICAL
 
     @property
@@ -64,9 +64,14 @@ class Tapped:
 
     @property
     def descriptor(self) -> Descriptor:
-        """Return what the call moves; the same object for equal calls."""
+        """Return what the call moves; the same object for equal calls. Of an operator that we
+        don't know it is only the name.
+        """
         if self._descriptor is None:
-            self._descriptor = _described(self.operator, self.group, self.args)
+            known = self.is_known
+            self._descriptor = (
+                _described(self.operator, self.group, self.args) if known else _named(self.operator)
+            )
         return self._descriptor
 
 
@@ -136,6 +141,14 @@ def _tap(library: Any, packet: Any, name: str) -> None:
 def _place_of_group(operator: torch._ops.OpOverload) -> int:
     types = [str(argument.type) for argument in operator._schema.arguments]
     return next((at for at, kind in enumerate(types) if "ProcessGroup" in kind), -1)
+
+
+def _named(operator: str) -> Descriptor:
+    found = _descriptors.get(operator)
+    if found is None:
+        nowhere = Stream(name="?", label="?", ranks=())
+        found = _descriptors[operator] = Descriptor(operation=operator, stream=nowhere)
+    return found
 
 
 def _described(operator: str, group: Group, args: Sequence[Any]) -> Descriptor:

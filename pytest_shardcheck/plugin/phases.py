@@ -13,6 +13,7 @@ from pytest_shardcheck.plugin import failures, relay
 from pytest_shardcheck.plugin.launching import Launching
 from pytest_shardcheck.plugin.summary import attach
 from pytest_shardcheck.reports import explain
+from pytest_shardcheck.vocabulary.call_log import CallLog
 from pytest_shardcheck.vocabulary.errors import (
     DeadRankError,
     HarnessError,
@@ -22,6 +23,7 @@ from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
 )
 from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.worlds import agreement
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC
 from pytest_shardcheck.worlds.outcome import Outcome, Phase
 from pytest_shardcheck.worlds.world import World
@@ -188,17 +190,31 @@ class WorldPhases:
         raise failures.located(error, failures.representation(self._item, outcome, self._world))
 
     def _judge(self, world: World) -> None:
+        """Fail where the ranks disagreed in a collective, or a marker's expectation is unmet."""
+        texts = list(filter(None, (_disagreement(world), self._unmet(world))))
+        if not texts:
+            return
+        error = UnmetExpectationError(texts[0].splitlines()[0])
+        raise failures.located(error, failures.plain(self._item, "\n\n".join(texts)))
+
+    def _unmet(self, world: World) -> str:
         expectations = self._item.stash[EXPECTATIONS]
         if not expectations:
-            return
+            return ""
         spec = self._item.stash[SPEC]
         abandoned = {state.rank: state.abandoned for state in world.states}
         verdicts = judge(expectations, spec, self.readings(), abandoned)
-        if all(verdict.met for verdict in verdicts):
-            return
-        text = explain(verdicts, spec)
-        error = UnmetExpectationError(text.splitlines()[0])
-        raise failures.located(error, failures.plain(self._item, text))
+        return "" if all(verdict.met for verdict in verdicts) else explain(verdicts, spec)
+
+
+def _disagreement(world: World) -> str:
+    """Return in which calls the ranks of a test that passed disagreed; nothing if in none."""
+    logs = {s.rank: CallLog.from_json(s.log) for s in world.states if s.log is not None}
+    if len(logs) < len(world.states):
+        return ""
+    calls = {rank: agreement.calls_of_log(log) for rank, log in logs.items()}
+    found = agreement.differences(calls)
+    return "\n".join([*found, agreement.ADVICE]) if found else ""
 
 
 def _obey_stop(world: World) -> None:

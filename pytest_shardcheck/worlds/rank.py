@@ -27,11 +27,12 @@ from pytest_shardcheck.worlds.channel import Channel, Message
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, RANK, TRACKED
 from pytest_shardcheck.worlds.live_log import LiveLog
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
-from pytest_shardcheck.worlds.ring import Ring
+from pytest_shardcheck.worlds.ring import Place, Ring
 
 if TYPE_CHECKING:
     from pytest_shardcheck.expectations import Expectation
     from pytest_shardcheck.instruments.c10d_tap import Tapped
+    from pytest_shardcheck.instruments.collectives import Collectives
     from pytest_shardcheck.instruments.meter import Meter
 
 
@@ -43,6 +44,7 @@ class RankContext:
     order: Order
     channel: Channel
     meter: Meter | None = None
+    collectives: Collectives | None = None
     gathered: int = 0
     own_tmp_path: Path = field(default_factory=Path)
 
@@ -54,10 +56,17 @@ class RankContext:
     def track(self, expectations: Sequence[Expectation] = ()) -> Meter:
         """Return the rank's meter, started by whoever needs it first."""
         if self.meter is None:
+            from pytest_shardcheck.instruments.collectives import Collectives
             from pytest_shardcheck.instruments.meter import Meter
+            from pytest_shardcheck.instruments.surroundings import Surroundings
 
             demands = demands_of(expectations, self.order.spec, self.rank)
             self.meter = Meter(self.rank, self.device, demands)
+            self.meter = Meter(self.rank, self.device)
+            surroundings = Surroundings()
+            surroundings.start()
+            self.collectives = Collectives(surroundings)
+            self.collectives.start()
         return self.meter
 
     def exchange(self, value: Any) -> list[Any]:
@@ -195,17 +204,14 @@ class _RingListener:
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
 
-    def issued(self, call: Tapped) -> int:
-        if not call.is_known:
-            return self._ring.issued(call.operator, "?", time.monotonic_ns())
-        descriptor = call.descriptor
-        return self._ring.issued(descriptor.operation, descriptor.stream.label, time.monotonic_ns())
+    def issued(self, call: Tapped) -> Place:
+        return self._ring.issued(call.descriptor, time.monotonic_ns())
 
-    def returned(self, token: int, _: object) -> None:
+    def returned(self, token: Place, _: object) -> None:
         self._ring.returned(token)
 
-    def failed(self, token: int) -> None:
-        self._ring.returned(token)
+    def failed(self, token: Place) -> None:
+        self._ring.failed(token)
 
 
 class _Reporter:
@@ -230,6 +236,10 @@ class _Reporter:
         meter.begin_body()
         result = yield
         meter.close()
+        if self._context.meter is not None:
+            self._context.meter.close()
+        if self._context.collectives is not None:
+            self._context.collectives.stop()
         return result
 
     @pytest.hookimpl(trylast=True)
@@ -246,6 +256,9 @@ class _Reporter:
         if report.when == "call" and not is_subtest and meter is not None:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
+        collectives = self._context.collectives
+        if report.when == "call" and not is_subtest and collectives is not None:
+            message["log"] = collectives.log()
         self._context.channel.send(message)
 
     @pytest.hookimpl

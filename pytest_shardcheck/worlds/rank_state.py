@@ -20,6 +20,7 @@ class RankState:
     subtests: list[Message] = field(default_factory=list)
     readings: list[dict[str, Any]] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
+    log: dict[str, Any] | None = None
     warnings: list[Message] = field(default_factory=list)
     capture_fds: list[int] = field(default_factory=list)
     output: bytearray = field(default_factory=bytearray)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_shardcheck.worlds import clock
+from pytest_shardcheck.vocabulary.call_log import Stream
+from pytest_shardcheck.worlds import agreement, clock
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, ring_path, stack_path
 from pytest_shardcheck.worlds.ring import Event, read
 
@@ -57,15 +58,25 @@ def stack_text(directory: Path, rank: int) -> str:
     return ""
 
 
-def last_collectives(directory: Path, size: int) -> list[str]:
-    """Return the ranks' last collectives side by side; nothing where none was issued."""
-    events = {rank: read(ring_path(directory, rank)) for rank in range(size)}
+def last_collectives(directory: Path, size: int, *, of_hung: bool = False) -> list[str]:
+    """Return the ranks' last collectives side by side; nothing where none was issued.
+
+    The first line says where the ranks disagree, if what is left of their calls shows that.
+    ``of_hung``: they wait for each other.
+    """
+    events = _events(directory, size)
     if not any(events.values()):
         return []
-    lines = ["Last collectives:"]
+    lines = [*_disagreement(events, of_hung=of_hung), "Last collectives:"]
     for rank, its in events.items():
         lines.append(f"  rank {rank}: {', '.join(map(_name, its[-4:])) or 'none'}")
     return lines + _who_is_behind(events)
+
+
+def disagreeing_collectives(directory: Path, size: int) -> list[str]:
+    """Return the same where ranks disagree in a collective, and nothing where they do not."""
+    found = _disagreement(_events(directory, size), of_hung=False)
+    return last_collectives(directory, size) if found else []
 
 
 def last_event(directory: Path, rank: int) -> str:
@@ -74,22 +85,34 @@ def last_event(directory: Path, rank: int) -> str:
     return f"Its last collective was {_name(events[-1])}." if events else "It issued no collective."
 
 
+def _events(directory: Path, size: int) -> dict[int, list[Event]]:
+    return {rank: read(ring_path(directory, rank)) for rank in range(size)}
+
+
+def _disagreement(events: Mapping[int, Sequence[Event]], *, of_hung: bool) -> list[str]:
+    calls = {
+        rank: agreement.calls_of_events((event.number, event.descriptor) for event in its)
+        for rank, its in events.items()
+    }
+    found = agreement.differences(calls)
+    if of_hung and not found and (crossed := agreement.crossing(calls)):
+        found = [crossed]
+    return [*found, agreement.ADVICE] if found else []
+
+
 def _who_is_behind(events: Mapping[int, Sequence[Event]]) -> list[str]:
-    """Compare how far each rank came in each group: the one that is behind keeps the others."""
+    """Compare how far each rank came in each stream: the one that is behind keeps the others."""
     lines = []
-    groups = sorted({event.group for its in events.values() for event in its})
-    for group in groups:
+    streams = dict.fromkeys(event.descriptor.stream for its in events.values() for event in its)
+    for stream in sorted(streams, key=lambda stream: stream.label):
         ahead = {
             rank: event
             for rank, its in events.items()
-            if (event := next((e for e in reversed(its) if e.group == group), None)) is not None
+            if (event := _last_of(stream, its)) is not None
         }
-        # Ranks that never used the group may not belong to it: only a world-wide one counts them.
-        if group == "default_pg":
-            numbers = {rank: ahead[rank].number if rank in ahead else 0 for rank in events}
-        else:
-            numbers = {rank: event.number for rank, event in ahead.items()}
-        furthest = max(numbers, key=lambda rank: numbers[rank])
+        members = [rank for rank in agreement.members(stream) if rank in events]
+        numbers = {rank: ahead[rank].number if rank in ahead else 0 for rank in members}
+        furthest = max(numbers, key=lambda rank: numbers[rank], default=-1)
         behind = [rank for rank, number in numbers.items() if number < numbers[furthest]]
         if behind:
             gaps = "; ".join(
@@ -99,10 +122,23 @@ def _who_is_behind(events: Mapping[int, Sequence[Event]]) -> list[str]:
     return lines
 
 
+def _last_of(stream: Stream, events: Sequence[Event]) -> Event | None:
+    return next((e for e in reversed(events) if e.number and e.descriptor.stream == stream), None)
+
+
 def _name(event: Event) -> str:
+    stream = event.descriptor.stream
+    peer = ""
+    if event.name == "send":
+        peer = f" to rank {stream.receiver}"
+    elif event.name == "recv":
+        peer = (
+            " from anyone" if stream.sender == agreement.ANYONE else f" from rank {stream.sender}"
+        )
     group = "" if event.group == "default_pg" else f" of group {event.group}"
+    number = f" #{event.number}" if event.number else " that was refused"
     unfinished = "" if event.returned else " (not returned)"
-    return f"{event.name} #{event.number}{group}{unfinished}"
+    return f"{event.name}{number}{peer}{group}{unfinished}"
 
 
 def _size(path: Path) -> int:

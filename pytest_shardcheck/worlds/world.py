@@ -169,6 +169,7 @@ class World:
             pause = deadline - clock.now() if patience_s is None else _TICK_S
             self._pump(min(pause, 1.0))
         self._note_the_dead()
+        self._note_disagreement()
 
     def _patience_s(self, outstanding: list[RankState]) -> float | None:
         """Return how long the others may be quiet before they are stopped; None: no reason to."""
@@ -232,6 +233,7 @@ class World:
             state.reports[message["when"]] = message
             state.readings += message.get("readings", [])
             state.abandoned += message.get("abandoned", [])
+            state.log = message.get("log", state.log)
         elif kind == "complete":
             state.complete = True
             state.stop = message["stop"]
@@ -286,7 +288,7 @@ class World:
     def _give_up(self, when: Phase, outstanding: list[RankState], why: str) -> None:
         """Find out where these ranks are, then stop the world."""
         # Before the signal: it interrupts a sleeping call, and the rank goes on.
-        self.collectives = watchdog.last_collectives(self.directory, len(self.states))
+        self.collectives = watchdog.last_collectives(self.directory, len(self.states), of_hung=True)
         pids = {state.rank: self._processes.pids[state.rank] for state in outstanding}
         stacks = watchdog.dump_stacks(self.directory, pids)
         now_ns = clock.now_ns()
@@ -306,6 +308,11 @@ class World:
                 state.stack = state.stack or watchdog.stack_text(self.directory, state.rank)
                 if not state.started:
                     state.last = interpreter.last_output(self._processes.log).strip()
+
+    def _note_disagreement(self) -> None:
+        """Say which collective the ranks disagreed in, where one of them failed or died of it."""
+        if not self.collectives and any(s.trouble in ("failed", "dead") for s in self.states):
+            self.collectives = watchdog.disagreeing_collectives(self.directory, len(self.states))
 
     def _drain_outputs(self) -> None:
         for rank, fd in list(self._open_outputs.items()):
