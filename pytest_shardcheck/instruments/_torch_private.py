@@ -223,6 +223,8 @@ def saved_tensor_hooks() -> Any:
     Hooks nest and only the innermost runs: no public call adds to those that others push.
     """
     return torch._C._autograd
+
+
 # The module whose functions push, pop and forbid hooks on saved tensors. Hooks nest and only the
 # innermost runs: no public call adds to those that others push.
 SAVED_TENSOR_HOOKS: Any = torch._C._autograd

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from models import Net16, m8, m8_batch, net16_batch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -11,7 +12,6 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from models import Net16, m8, m8_batch, net16_batch
 from pytest_shardcheck.instruments.saved_activations import SavedActivations
 from pytest_shardcheck.instruments.surroundings import Surroundings
 
