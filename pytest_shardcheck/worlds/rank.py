@@ -32,7 +32,6 @@ from pytest_shardcheck.worlds.ring import Place, Ring
 if TYPE_CHECKING:
     from pytest_shardcheck.expectations import Expectation
     from pytest_shardcheck.instruments.c10d_tap import Tapped
-    from pytest_shardcheck.instruments.collectives import Collectives
     from pytest_shardcheck.instruments.meter import Meter
 
 
@@ -44,7 +43,6 @@ class RankContext:
     order: Order
     channel: Channel
     meter: Meter | None = None
-    collectives: Collectives | None = None
     gathered: int = 0
     own_tmp_path: Path = field(default_factory=Path)
 
@@ -56,17 +54,10 @@ class RankContext:
     def track(self, expectations: Sequence[Expectation] = ()) -> Meter:
         """Return the rank's meter, started by whoever needs it first."""
         if self.meter is None:
-            from pytest_shardcheck.instruments.collectives import Collectives
             from pytest_shardcheck.instruments.meter import Meter
-            from pytest_shardcheck.instruments.surroundings import Surroundings
 
             demands = demands_of(expectations, self.order.spec, self.rank)
             self.meter = Meter(self.rank, self.device, demands)
-            self.meter = Meter(self.rank, self.device)
-            surroundings = Surroundings()
-            surroundings.start()
-            self.collectives = Collectives(surroundings)
-            self.collectives.start()
         return self.meter
 
     def exchange(self, value: Any) -> list[Any]:
@@ -236,10 +227,6 @@ class _Reporter:
         meter.begin_body()
         result = yield
         meter.close()
-        if self._context.meter is not None:
-            self._context.meter.close()
-        if self._context.collectives is not None:
-            self._context.collectives.stop()
         return result
 
     @pytest.hookimpl(trylast=True)
@@ -256,9 +243,7 @@ class _Reporter:
         if report.when == "call" and not is_subtest and meter is not None:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
-        collectives = self._context.collectives
-        if report.when == "call" and not is_subtest and collectives is not None:
-            message["log"] = collectives.log()
+            message["log"] = meter.log()
         self._context.channel.send(message)
 
     @pytest.hookimpl
