@@ -573,10 +573,13 @@ GATHER = """
             assert len(reading.memory.parts) == 2000
 
     class Calls(list):
-        def issued(self, operator, group):
-            self.append(operator)
+        def issued(self, call):
+            self.append(call.operator)
 
-        def returned(self, token):
+        def returned(self, token, result):
+            pass
+
+        def failed(self, token):
             pass
 
     @TWO
