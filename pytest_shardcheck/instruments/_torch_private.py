@@ -16,7 +16,11 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+# The number of the autograd run that this thread is in, -1 outside of any: there is no public way
+# to ask whether autograd runs. It is asked at each operator, so it is not wrapped.
+graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -142,14 +146,6 @@ def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
         value = getattr(owner, name, None)
         if isinstance(value, Tensor):
             yield value
-
-
-def graph_task() -> int:
-    """Return the number of the autograd run that this thread is in, -1 outside of any.
-
-    There is no public way to ask whether autograd runs.
-    """
-    return int(torch._C._current_graph_task_id())
 
 
 def current_node() -> Any:

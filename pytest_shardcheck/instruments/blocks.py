@@ -13,10 +13,10 @@ import threading
 import weakref
 from collections import deque
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import torch
     from torch import Tensor
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST_TRIM = 4_096
 _MOST_HOLDS = 16
+_MOST_DEAD = 256  # that wait to be buried while no figure needs it
 
 
 class Device:
@@ -39,44 +40,59 @@ class Device:
         self.threshold: float = -1  # a new device is looked at once
 
 
+class Place(NamedTuple):
+    """What made a block, and where: the operator, the module's label, the user's line."""
+
+    operator: object = ""
+    label: Label | None = None
+    line: Line | None = None
+
+
+# What is known of a block, as bits.
+COMMUNICATED: Final = 1  # a collective read or wrote it
+GIVEN: Final = 2  # the outermost module was called with it
+GRADIENT: Final = 4  # autograd accumulated it, or an optimizer's step found it
+
+
 class Block:
     """One life of a storage.
 
-    `tensor` describes the first tensor that showed it. `born` and `died` are numbers of the
-    ledger's clock.
+    `dtype` and `shape` are those of the first tensor that showed it, `place` is where that was.
+    `born` and `died` are numbers of the ledger's clock. `marks` are bits, see above.
     """
 
     __slots__ = (
         "born",
         "bytes",
-        "communicated",
         "device",
         "died",
         "dtype",
-        "given",
-        "gradient",
         "home",
-        "label",
-        "line",
-        "operator",
-        "phase",
+        "marks",
+        "place",
         "shape",
     )
 
-    def __init__(self, home: Home, device: Device, size: int) -> None:
-        """Begin; the ledger fills in the rest."""
+    def __init__(  # noqa: PLR0913, PLR0917  (filled in at once: this is the hot path)
+        self,
+        home: Home,
+        device: Device,
+        size: int,
+        born: int,
+        like: Tensor | Block,
+        place: Place,
+        marks: int,
+    ) -> None:
+        """Begin a life."""
         self.home = home
         self.device = device
         self.bytes = size
-        self.born = 0
+        self.born = born
         self.died: float = inf
-        self.communicated = self.given = self.gradient = False
-        self.dtype: torch.dtype | None = None
-        self.shape: tuple[int, ...] = ()
-        self.label: Label | None = None
-        self.line: Line | None = None
-        self.operator: object = ""
-        self.phase = ""
+        self.dtype: torch.dtype = like.dtype
+        self.shape: tuple[int, ...] = like.shape
+        self.place = place
+        self.marks = marks
 
 
 class Home(weakref.ref["torch.UntypedStorage"]):
@@ -141,36 +157,40 @@ class Ledger:
         """Return where a plain tensor lives, None where it was never seen."""
         return self.known.get(id(tensor.untyped_storage()))
 
-    def device_of(self, tensor: Tensor) -> Device | None:
-        """Return a tensor's device; None for meta tensors, which have no bytes."""
-        return self.device_named(tensor.device)
-
-    def device_named(self, device: torch.device) -> Device | None:
-        """Return the record of a device."""
+    def device_of(self, device: torch.device) -> Device | None:
+        """Return the record of a device; None for meta tensors, which have no bytes."""
         try:
             return self.devices[device]
         except KeyError:
             record = None if device.type == "meta" else Device(str(device))
             return self.devices.setdefault(device, record)
 
-    def settle_in(self, storage: torch.UntypedStorage, device: Device, size: int) -> Block:
-        """Take in a storage that was not known."""
+    def take_in(
+        self, storage: torch.UntypedStorage, device: Device, tensor: Tensor, place: Place
+    ) -> Block:
+        """Take in a storage that was not known, shown by `tensor`."""
         home = Home(storage, self._gone)
-        home.key = id(storage)
+        home.key = key = id(storage)
         home.holds, home.held = None, 0
+        size = storage.nbytes()
         with self.lock:
-            block = home.block = self._bear(home, device, size)
-            self.known[home.key] = home
+            self.clock = born = self.clock + 1
+            home.block = block = Block(home, device, size, born, tensor, place, 0)
+            self.known[key] = home
+            device.live += size
+            if len(self.dead) > _MOST_DEAD:
+                self.drain()
         return block
 
-    def resize(self, home: Home, size: int) -> Block:
+    def resize(self, home: Home, size: int, place: Place) -> Block:
         """End a storage's block and begin another."""
         with self.lock:
             old = home.block
             self._bury(old)
-            new = home.block = self._bear(home, old.device, size)
-        new.dtype, new.shape = old.dtype, old.shape
-        new.communicated, new.gradient = old.communicated, old.gradient
+            self.clock = born = self.clock + 1
+            marks = old.marks & ~GIVEN
+            new = home.block = Block(home, old.device, size, born, old, place, marks)
+            old.device.live += size
         return new
 
     def drain(self) -> bool:
@@ -200,6 +220,13 @@ class Ledger:
         """Return the blocks that are alive now, oldest first."""
         blocks = [home.block for home in list(self.known.values())]
         return sorted((b for b in blocks if b.bytes), key=lambda block: block.born)
+
+    def mark(self, tensors: Iterable[Tensor], mark: int) -> None:
+        """Set a mark on the blocks of plain tensors that are known."""
+        for tensor in tensors:
+            home = self.known.get(id(tensor.untyped_storage()))
+            if home is not None:
+                home.block.marks |= mark
 
     def hold(self, home: Home) -> None:
         """Note that autograd saved a tensor of this storage."""
@@ -232,13 +259,6 @@ class Ledger:
             del home.block  # or the two would be a cycle, and wait for the collector
 
         return gone
-
-    def _bear(self, home: Home, device: Device, size: int) -> Block:
-        block = Block(home, device, size)
-        self.clock += 1
-        block.born = self.clock
-        device.live += size
-        return block
 
     def _bury(self, block: Block) -> None:
         self.clock += 1

@@ -29,12 +29,13 @@ from ._torch_private import (
     sequence_number,
     works_in,
 )
+from .blocks import COMMUNICATED, GRADIENT, Place
 from .tensors import SEQUENCES, plain_tensors, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .blocks import Block, Device, Ledger
+    from .blocks import Block, Ledger
     from .settling import Settling
     from .surroundings import Surroundings
 
@@ -70,7 +71,7 @@ class Witness:
     """Tell a ledger of the storages that operators show, with where the code stood.
 
     `turn` is called before the first operator of another phase, `rise` after one that brought a
-    device above its threshold.
+    device above its threshold, with the block that it allocated last there.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Witness:
         surroundings: Surroundings,
         settling: Settling,
         turn: Callable[[str], None],
-        rise: Callable[[Device, Block], None],
+        rise: Callable[[Block], None],
     ) -> None:
         """See nothing yet."""
         self.off = False
@@ -92,7 +93,7 @@ class Witness:
         self._known = ledger.known
         self._settling = settling
         self._rise = rise
-        self._last: Block | None = None
+        self.risen: list[Block] = []
 
     def inputs(self, values: Iterable[object], operator: object) -> None:
         """Look at an operator's arguments."""
@@ -140,21 +141,19 @@ class Witness:
                 self._parts(value, operator)
 
     def check(self) -> None:
-        """Look at devices that have grown since the last operator's end."""
-        block, self._last = self._last, None
-        if block is None:
-            return
+        """Look at devices that have come above their thresholds in the last operator."""
+        risen, self.risen = self.risen, []
         self._ledger.drain()
-        for device in list(self._ledger.devices.values()):
-            if device is not None and device.live > device.threshold:
-                self._rise(device, block)
+        for block in {block.device: block for block in risen}.values():
+            if block.device.live > block.device.threshold:
+                self._rise(block)
 
     def resized(self, storage: torch.UntypedStorage, operator: object) -> None:
         """Take note that a known storage may have another size now."""
         home = self._known.get(id(storage))
-        if home is None or storage.nbytes() == home.block.bytes:
-            return
-        self._place(self._ledger.resize(home, storage.nbytes()), operator)
+        size = storage.nbytes()
+        if home is not None and size != home.block.bytes:
+            self._look_at(self._ledger.resize(home, size, self._place(operator)))
 
     def learn(self, operator: Any) -> Traits:
         """Find out about an operator that is seen for the first time."""
@@ -192,24 +191,22 @@ class Witness:
                     self._born(tensor, storage, operator)
 
     def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
-        device = self._ledger.device_of(tensor)
-        if device is None:
-            return
-        block = self._ledger.settle_in(storage, device, storage.nbytes())
-        block.dtype = tensor.dtype
-        block.shape = tensor.shape
-        self._place(block, operator)
+        device = self._ledger.device_of(tensor.device)
+        if device is not None:
+            place = self._place(operator)
+            self._look_at(self._ledger.take_in(storage, device, tensor, place))
 
-    def _place(self, block: Block, operator: object) -> None:
-        block.operator = operator
-        block.phase = self.phase
-        block.label = self.surroundings.module()
-        block.line = self.surroundings.line()
-        self._last = block
+    def _place(self, operator: object) -> Place:
+        return Place(operator, self.surroundings.module(), self.surroundings.line())
+
+    def _look_at(self, block: Block) -> None:
+        device = block.device
+        if device.live > device.threshold:
+            self.risen.append(block)
 
     def _collective(self, args: Any, kwargs: Any, result: Any) -> None:
         tensors = [*_tensors(args), *_tensors(kwargs), *_tensors(result)]
-        self._communicated(tensors)
+        self._ledger.mark(tensors, COMMUNICATED)
         works = list(works_in(result))
         self._settling.issued(None, None)
         for work in works:
@@ -218,7 +215,7 @@ class Witness:
     def _functional(self, args: Any, kwargs: Any, result: Any) -> None:
         inputs = [*_tensors(args), *_tensors(kwargs)]
         outputs = _tensors(result)
-        self._communicated([*inputs, *outputs])
+        self._ledger.mark([*inputs, *outputs], COMMUNICATED)
         self._settling.issued(None, None)
         for output in outputs:
             self._settling.issued(None, inputs, key=id(output.untyped_storage()))
@@ -226,12 +223,6 @@ class Witness:
     def _waited_for(self, args: Any, _: Any, __: Any) -> None:
         for tensor in _tensors(args):
             self._settling.finished(id(tensor.untyped_storage()))
-
-    def _communicated(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
-            home = self._ledger.home_of(tensor)
-            if home is not None:
-                home.block.communicated = True
 
     def _resized_inside(self, args: Any, kwargs: Any, _: Any) -> None:
         for tensor in [*_tensors(args), *_tensors(kwargs)]:
@@ -243,10 +234,7 @@ class Witness:
         node = current_node()
         if node is None or sequence_number(node) != ACCUMULATES:
             return
-        for tensor in _tensors(result):
-            home = self._ledger.home_of(tensor)
-            if home is not None:
-                home.block.gradient = True
+        self._ledger.mark(_tensors(result), GRADIENT)
 
 
 class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -299,7 +287,7 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             witness.outputs((result,), func)
         if traits.after is not None:
             traits.after(args, kwargs, result)
-        if witness._last is not None:
+        if witness.risen:
             witness.check()
         return result
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from ._torch_private import graph_task
-from .blocks import Ledger
+from .blocks import GIVEN, GRADIENT, Ledger
 from .dispatch import StorageMode, Witness
 from .live_report import Live, Window, report
 from .settling import Settling
@@ -48,7 +48,7 @@ class LiveMemory:
         """Count for a rank whose own device is `device`, which is reported even when empty."""
         self._surroundings = surroundings
         self._ledger = Ledger()
-        self._ledger.device_named(torch.device(device))
+        self._ledger.device_of(torch.device(device))
         self._ledger.follow(self._peaks)
         self._settling = Settling(self._ledger.drain)
         self._witness = Witness(self._ledger, surroundings, self._settling, self._turn, self._rise)
@@ -177,13 +177,13 @@ class LiveMemory:
         self._witness.phase = phase
         self._set_thresholds()
 
-    def _rise(self, device: Device, block: Block) -> None:
+    def _rise(self, block: Block) -> None:
         """Take down new peaks, if the device is as full once what workers held is gone."""
         self._settling.settle()
         with self._ledger.lock:
             for window in self._windows:
-                window.rise(device, self._witness.phase, block)
-            self._set_threshold(device)
+                window.rise(self._witness.phase, block)
+            self._set_threshold(block.device)
 
     def _set_thresholds(self) -> None:
         for device in list(self._ledger.devices.values()):
@@ -198,10 +198,7 @@ class LiveMemory:
     def _given(self, values: tuple[object, ...]) -> None:
         for tensor in tensors_in(values):
             self.join((tensor,))
-            for plain in plain_tensors(tensor):
-                home = self._ledger.home_of(plain)
-                if home is not None:
-                    home.block.given = True
+            self._ledger.mark(plain_tensors(tensor), GIVEN)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         if not self._witness.off:
@@ -215,10 +212,7 @@ class LiveMemory:
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    for plain in plain_tensors(param.grad):
-                        home = self._ledger.home_of(plain)
-                        if home is not None:
-                            home.block.gradient = True
+                    self._ledger.mark(plain_tensors(param.grad), GRADIENT)
 
     def _step_ended(self, *_: object) -> None:
         # Steps in a backward's hooks end while its collectives run.

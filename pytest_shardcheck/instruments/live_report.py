@@ -13,7 +13,7 @@ from pytest_shardcheck.vocabulary.memory import (
     TensorRecord,
 )
 
-from .blocks import Block, Device, Home, Ledger, Peak
+from .blocks import COMMUNICATED, GIVEN, GRADIENT, Block, Device, Home, Ledger, Peak, Place
 from .surroundings import text_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Window:
         for stretch in (_WHOLE, phase):
             self._enter(stretch)
         for device in self._devices():
-            self._cross(device, Crossing(ceiling=0, live=0, phase=phase, line=text_of(line)))
+            self._cross(device, phase, Place(line=line))
 
     def all_peaks(self) -> Iterator[Peak]:
         """Yield the peaks of all devices and phases."""
@@ -73,13 +73,14 @@ class Window:
             for device in self._devices():
                 self._peak(stretch, device).end = device.live
 
-    def rise(self, device: Device, phase: str, block: Block) -> None:
-        """Take down a new peak, if it is one; `block` was allocated last."""
+    def rise(self, phase: str, block: Block) -> None:
+        """Take down a new peak of a block's device, if it is one; the block was allocated last."""
+        device = block.device
         for stretch in (_WHOLE, phase):
             peak = self._peak(stretch, device)
             if device.live > peak.live:
                 self._ledger.reached(peak, device.live)
-        self._cross(device, crossing_at(block))
+        self._cross(device, phase, block.place)
 
     def threshold(self, device: Device, phase: str) -> int:
         """Return the live bytes above which `rise` has something to take down."""
@@ -104,26 +105,21 @@ class Window:
     def _devices(self) -> list[Device]:
         return [device for device in list(self._ledger.devices.values()) if device is not None]
 
-    def _cross(self, device: Device, crossing: Crossing) -> None:
+    def _cross(self, device: Device, phase: str, place: Place) -> None:
         if device in self.crossings:
             return
         for name in (device.name, device.name.partition(":")[0]):
             ceiling = self._ceilings.get(name)
             if ceiling is not None and device.live > ceiling:
-                self.crossings[device] = replace(crossing, ceiling=ceiling, live=device.live)
+                self.crossings[device] = Crossing(
+                    ceiling=ceiling,
+                    live=device.live,
+                    operator=str(place.operator),
+                    module=_name_of(place),
+                    phase=phase,
+                    line=text_of(place.line),
+                )
                 return
-
-
-def crossing_at(block: Block) -> Crossing:
-    """Describe where a block was allocated."""
-    return Crossing(
-        ceiling=0,
-        live=0,
-        operator=str(block.operator),
-        module=block.label.name if block.label is not None else "",
-        phase=block.phase,
-        line=text_of(block.line),
-    )
 
 
 def report(window: Window, ledger: Ledger, claimed: Mapping[Home, str]) -> Live:
@@ -173,15 +169,15 @@ def _category(block: Block, window: Window, claimed: Mapping[Home, str], at: int
     claim = claimed.get(block.home, "")
     if claim in ("parameters", "unsharded parameters"):
         return claim
-    if block.gradient:
+    if block.marks & GRADIENT:
         return "gradients"
     if claim:
         return claim
     if block.home.held_at(at):
         return "saved activations"
-    if block.communicated:
+    if block.marks & COMMUNICATED:
         return "communication buffers"
-    return "inputs" if block.given or block.born <= window.began else "temporaries"
+    return "inputs" if block.marks & GIVEN or block.born <= window.began else "temporaries"
 
 
 def _grown(
@@ -196,7 +192,7 @@ def _grown(
     more = Counter(map(kind_of, alive)) - window.before
     born = [block for block in alive if block.born > window.began]
     named = [(block, _category(block, window, claimed, ledger.clock)) for block in born]
-    named.sort(key=lambda pair: pair[0].home in claimed or pair[0].gradient)
+    named.sort(key=lambda pair: pair[0].home in claimed or bool(pair[0].marks & GRADIENT))
     left = []
     for block, category in named:
         if more[kind_of(block)] > 0:
@@ -218,6 +214,10 @@ def _record(block: Block, category: str) -> TensorRecord:
         dtype=str(block.dtype).removeprefix("torch."),
         shape=tuple(map(int, block.shape)),
         category=category,
-        module=block.label.name if block.label is not None else "",
-        line=text_of(block.line),
+        module=_name_of(block.place),
+        line=text_of(block.place.line),
     )
+
+
+def _name_of(place: Place) -> str:
+    return place.label.name if place.label is not None else ""
