@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,8 @@ graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 # A node's sequence number where it is an AccumulateGrad.
 ACCUMULATES: Final = (1 << 64) - 1
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
 
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
@@ -266,14 +270,11 @@ def run_backward(output: Tensor, leaf: Tensor, gradient: Tensor) -> None:
     )
 
 
-def function_modes() -> bool:
-    """Tell whether modes (`torch.device` as a context) would see each attribute that we read."""
-    return bool(torch._C._len_torch_function_stack())
-
-
-def dispatch_modes() -> bool:
-    """Tell whether modes would see the operations that we run."""
-    return bool(torch._C._len_torch_dispatch_stack())
+# How many modes would see each attribute that we read (`torch.device` as a context is one), and
+# each operation that we run. Asked at each saved tensor, and so not wrapped; nor is the last.
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+current_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 @contextmanager
@@ -332,3 +333,34 @@ def axes_of(mesh: DeviceMesh) -> list[tuple[str, str]]:
     """
     names = getattr(mesh, "_dim_group_names", [])
     return list(zip(mesh.mesh_dim_names or (), map(str, names), strict=False))
+def hide_from_compiler(modules: Iterable[ModuleType]) -> None:
+    """Keep torch.compile from compiling the functions of these modules.
+
+    Hooks run where compiled code does, and their frames would be compiled, counted and warned of.
+    `torch.compiler.disable` wraps each function, and imports a second's worth of compiler.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    for module in modules:
+        for code in _codes(vars(module), module.__name__):
+            frames.set_code_exec_strategy(code, skip)
+
+
+def _codes(namespace: Mapping[str, Any], module: str) -> Iterator[CodeType]:
+    """Yield the code of a module's functions, methods and what is nested in them."""
+    for value in namespace.values():
+        if getattr(value, "__module__", module) != module:
+            continue
+        if isinstance(value, type):
+            yield from _codes(vars(value), module)
+        function = getattr(value, "fget", getattr(value, "__func__", value))
+        function = getattr(function, "__wrapped__", function)
+        if isinstance(function, FunctionType):
+            yield from _nested(function.__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)

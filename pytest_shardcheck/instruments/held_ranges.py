@@ -40,9 +40,11 @@ def part_of(tensor: Tensor) -> Part:
     key = storage_key(storage)
     if not tensor.is_contiguous():
         return key, limit, _forms(tensor, limit)
-    item = tensor.element_size()
-    start = int(tensor.storage_offset()) * item
-    length = min(int(tensor.numel()) * item, limit - start)
+    start, length = int(tensor.storage_offset()), int(tensor.nbytes)
+    if start:
+        start *= tensor.element_size()
+    if start + length > limit:  # the storage was resized
+        length = limit - start
     return key, limit, ((start, length, _CONTIGUOUS),) if length > 0 else ()
 
 

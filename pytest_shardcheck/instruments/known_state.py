@@ -9,10 +9,12 @@ Limits: the parameters and buffers of a module whose forward is called directly,
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -41,6 +43,8 @@ class KnownState:
     def start(self) -> None:
         """Look at each module that runs."""
         self._hook = register_module_forward_pre_hook(self._module_begins)
+        # It would be the user's warning about our hook. pytest ends the filter with the test.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
 
     def stop(self) -> None:
         """Look at no more modules."""
@@ -60,7 +64,7 @@ class KnownState:
                 if not any(ref() is part for ref in refs):
                     refs.append(weakref.ref(part))
 
-    def __contains__(self, key: int) -> bool:
+    def owns(self, key: int) -> bool:
         """Tell whether the living storage of this key is a parameter's or a buffer's."""
         refs = self._tensors.get(key)
         if refs is None:
@@ -72,6 +76,8 @@ class KnownState:
         return False
 
     def _module_begins(self, module: nn.Module, _: object) -> None:
+        if torch.compiler.is_compiling():
+            return  # constant where torch.compile traces this, which leaves nothing of it in a graph
         if module in self._seen:
             if module._buffers:
                 self.learn(buffer for buffer in module._buffers.values() if buffer is not None)

@@ -23,6 +23,7 @@ Limits:
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +36,7 @@ from torch.optim.optimizer import (
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from ._torch_private import graph_task, is_recomputation
+from ._torch_private import current_graph_task, hide_from_compiler, is_recomputation
 from .autograd_runs import autograd_runs
 from .held_ranges import part_of
 from .hook_stack import HookStack
@@ -134,15 +135,16 @@ class SavedActivations:
         for window in self._ledger.windows:
             window.unseen[reason] = None
 
-    @property
-    def idle(self) -> bool:
-        """Tell whether no window is open: threads that still run have their hooks then, too."""
-        return not self._stack.installed
+    def look(self) -> bool:
+        """Log the phase where another begins, and tell whether a window is open.
 
-    def look(self) -> None:
-        """Log the phase where another begins; called at each event."""
-        if graph_task() != self._task:
+        Where none is, threads that still run may have our hooks.
+        """
+        if not self._stack.installed:
+            return False
+        if current_graph_task() != self._task:
             self._turn()
+        return True
 
     def keep(self, tensor: Tensor, alive: object, original: Tensor | None = None) -> None:
         """Log a tensor that autograd holds as long as `alive` is.
@@ -152,10 +154,9 @@ class SavedActivations:
             alive: what lives just as long.
             original: what it is a detached alias of, which knows whether it is a parameter's view.
         """
-        parts = self._parts(tensor)
         record = Record(alive, self._let_go)
         record.index = 0
-        record.parts = parts
+        record.parts = parts = self._parts(tensor)
         record.is_state = self._is_state(tensor if original is None else original, parts)
         record.label = self._surroundings.module()
         self._log.append(record)
@@ -170,7 +171,7 @@ class SavedActivations:
 
     def _let_go(self, record: Record) -> None:
         # Any thread may be here, from within anything.
-        if self._stack.installed and graph_task() != self._task:
+        if current_graph_task() != self._task and self._stack.installed:
             self._turn()
         self._log.append(record)
         if self._released is not None:
@@ -196,7 +197,9 @@ class SavedActivations:
         # A class is compared first: isinstance of a Parameter is a Python function.
         if type(owner) is not Tensor and isinstance(owner, (nn.Parameter, nn.Buffer)):
             return True
-        return bool(parts) and all(key in self._known for key, _, _ in parts)
+        if len(parts) == 1:
+            return self._known.owns(parts[0][0])
+        return bool(parts) and all(self._known.owns(key) for key, _, _ in parts)
 
     def _tell(self, tensor: Tensor) -> None:
         if self._held is not None:
@@ -204,7 +207,7 @@ class SavedActivations:
                 self._held(part)
 
     def _turn(self) -> None:
-        self._task = graph_task()
+        self._task = current_graph_task()
         self._begin(self._surroundings.phase())
 
     def _begin(self, phase: str) -> None:
@@ -236,3 +239,8 @@ class SavedActivations:
     def _replay(self) -> None:
         with self._replaying:
             self._ledger.replay(self._log)
+
+
+hide_from_compiler(
+    module for name, module in sys.modules.items() if name.startswith(f"{__package__}.")
+)

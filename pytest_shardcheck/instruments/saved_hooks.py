@@ -25,12 +25,8 @@ _PLAIN: Final = (Tensor, nn.Parameter)
 class Keeper(Protocol):
     """Who is told what the hooks see."""
 
-    @property
-    def idle(self) -> bool:
-        """Tell whether nobody wants to know."""
-
-    def look(self) -> None:
-        """Look at the phase: autograd runs a hook."""
+    def look(self) -> bool:
+        """Look at the phase, since autograd runs a hook; tell whether anybody wants to know."""
 
     def keep(self, tensor: Tensor, alive: object, original: Tensor | None = None) -> None:
         """Take note of a tensor that is held as long as `alive` is."""
@@ -72,7 +68,7 @@ class PlainHooks:
 
     def pack(self, tensor: Tensor) -> _Handle:
         """Keep the tensor."""
-        if type(tensor) not in _PLAIN or function_modes():
+        if function_modes() or type(tensor) not in _PLAIN:
             with torch._C.DisableTorchFunction():
                 return self._pack(tensor)
         return self._pack(tensor)
@@ -82,8 +78,7 @@ class PlainHooks:
         kept = tensor if tensor.is_leaf else alias(tensor)
         handle = _Handle(kept, tensor._version)
         keeper = self._keeper
-        if not keeper.idle:
-            keeper.look()
+        if keeper.look():
             keeper.keep(kept, handle, tensor)
         return handle
 
@@ -93,9 +88,7 @@ class PlainHooks:
         Raises:
             RuntimeError: it was modified in place, for which torch doesn't look under hooks.
         """
-        keeper = self._keeper
-        if not keeper.idle:
-            keeper.look()
+        self._keeper.look()
         kept = handle.kept
         if kept._version != handle.version:
             raise RuntimeError(_modified(kept, handle.version))
@@ -120,10 +113,9 @@ class ComposedHooks:
         """
         packed = self._pack(tensor)
         keeper = self._keeper
-        if keeper.idle:
+        if not keeper.look():
             return packed
         inner = _Inner(packed)
-        keeper.look()
         kept = list(_kept(packed))
         for item in kept:
             keeper.keep(item, inner if item is tensor else item)
@@ -135,8 +127,7 @@ class ComposedHooks:
 
     def unpack(self, packed: Any) -> Tensor:
         """Return what the other hook returns."""
-        if not self._keeper.idle:
-            self._keeper.look()
+        self._keeper.look()
         return self._unpack(packed.packed if type(packed) is _Inner else packed)
 
 
@@ -152,9 +143,8 @@ class RecomputationHooks(ComposedHooks):
     def pack(self, tensor: Tensor) -> object:
         """Keep the recomputed tensor as long as the checkpoint does."""
         keeper = self._keeper
-        if keeper.idle:
+        if not keeper.look():
             return self._pack(tensor)
-        keeper.look()
         kept = alias(tensor)
         keeper.keep(kept, kept, tensor)
         return self._pack(kept)
@@ -162,7 +152,7 @@ class RecomputationHooks(ComposedHooks):
 
 def alias(tensor: Tensor) -> Tensor:
     """Return a tensor of its own over the same storage, with the same version, without a graph."""
-    if type(tensor) in _PLAIN and dispatch_modes():
+    if dispatch_modes() and type(tensor) in _PLAIN:
         with without_dispatch():  # it is no operation of the user's
             return tensor.detach()
     return tensor.detach()
