@@ -77,7 +77,7 @@ class KnownState:
 
     def _module_begins(self, module: nn.Module, _: object) -> None:
         if torch.compiler.is_compiling():
-            return  # constant where torch.compile traces this, which leaves nothing of it in a graph
+            return  # a constant to the compiler: nothing of this is in its graph
         if module in self._seen:
             if module._buffers:
                 self.learn(buffer for buffer in module._buffers.values() if buffer is not None)

@@ -18,7 +18,11 @@ Limits:
 - As under any hooks, a custom function gets back a tensor that requires a gradient as a new
   object: attributes that were set on it are not there. `SavedTensor.register_hooks` raises.
 - Tensors without a storage that can be read (mkldnn layouts) count in `packed` and `count` only.
-- A graph built before the first region is not seen.
+- A graph built before the first region is not seen. What `torch.compile`d code saves is; what it
+  recomputes in its own backward is not. Code that is first compiled in a region is compiled again
+  outside of it, to the same graph: torch guards on global module hooks.
+- What a compiler's frames or a cache keep of a tensor that a hook of somebody else's made counts
+  until they let go of it.
 """
 
 from __future__ import annotations
