@@ -168,6 +168,7 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
     key = torch._C.DispatchKey.BackendSelect
 
     def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         below = keyset.remove(key)
         listeners = _listeners
         if not listeners:

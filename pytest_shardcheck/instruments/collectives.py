@@ -161,6 +161,7 @@ class Collectives:
         self._wait = original = Work.wait
 
         def wait(work: Work, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             try:
                 return original(work, *args, **kwargs)
             except BaseException:

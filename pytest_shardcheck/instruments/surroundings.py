@@ -13,7 +13,8 @@ while the module's forward ran.
 
 Limits: a step of an optimizer that is no `torch.optim.Optimizer` is forward. A step that raises
 counts until the next step or region begins. Modules of backward are known for graphs that the main
-thread built. A module's forward that is called directly, not through `module(...)`, has no name.
+thread built. A module's forward that is called directly, not through `module(...)`, has no name;
+nor has one inside a compiled graph: Dynamo would trace the hooks into it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.compiler import is_compiling
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -177,6 +179,9 @@ class Surroundings:
         return label
 
     def _module_begins(self, module: nn.Module, args: tuple[object, ...]) -> None:
+    def _module_begins(self, module: nn.Module, _: object) -> None:
+        if is_compiling():
+            return
         label = self._label(module)
         modules = self._stacks.modules
         # What a checkpoint calls again in backward is given what was saved.
@@ -185,9 +190,12 @@ class Surroundings:
         modules.append(label)
         self._mark(label)
 
-    def _module_ends(self, _: nn.Module, __: object, ___: object) -> None:
+    def _module_ends(self, module: nn.Module, _: object, __: object) -> None:
+        if is_compiling():
+            return
         modules = self._stacks.modules
-        if modules:  # one that began before we started ends too
+        # One that began before we started, or in a compiled graph, ends too.
+        if modules and modules[-1] is self._labels.get(module):
             modules.pop()
         self._mark(modules[-1] if modules else NOWHERE)
 

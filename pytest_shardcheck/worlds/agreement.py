@@ -235,7 +235,8 @@ def _what(descriptor: Descriptor) -> str:
         return "barrier"
     shapes = ", ".join(_shapes(descriptor.shapes))
     moved = f"{descriptor.dtype} {shapes} ({format_bytes(descriptor.bytes)})"
-    return f"{descriptor.operation} of {moved}{_root(descriptor)}"
+    root = "" if descriptor.root is None else f" with root {descriptor.root}"
+    return f"{descriptor.operation} of {moved}{root}"
 
 
 def _shapes(shapes: Sequence[tuple[int, ...]]) -> Iterator[str]:
@@ -244,10 +245,3 @@ def _shapes(shapes: Sequence[tuple[int, ...]]) -> Iterator[str]:
         yield f"[{', '.join(map(str, shape))}]"
     if len(shapes) > _MOST_SHAPES:
         yield f"and {len(shapes) - _MOST_SHAPES} more"
-
-
-def _root(descriptor: Descriptor) -> str:
-    if descriptor.root is None:
-        return ""
-    way = "to" if descriptor.operation in ("reduce", "gather") else "from"
-    return f" {way} rank {descriptor.root}"

@@ -155,6 +155,7 @@ def _user_frames(text: str) -> str:
         "/pluggy/",
         "/pytest_shardcheck/_compat",
         "/pytest_shardcheck/worlds/",
+        "/pytest_shardcheck/instruments/",
         "<frozen runpy>",
         'File "<string>"',
         "Extension modules:",

@@ -103,7 +103,7 @@ def test_what_may_differ_does(one, other):
 def test_a_missing_call_is_named_with_the_last_one_made():
     (text,) = compare(log(A, BROADCAST), log(A))
     assert text == (
-        "ranks disagree in group dp: call #2 is broadcast of float32 [256] (1,024 B) from rank 0 "
+        "ranks disagree in group dp: call #2 is broadcast of float32 [256] (1,024 B) with root 0 "
         "at train.py:12 on rank 0, and missing on rank 1: the last one there is #1, all_reduce of "
         "float32 [256] (1,024 B) at train.py:12"
     )
