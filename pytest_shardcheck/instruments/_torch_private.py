@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +17,18 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 # The number of the autograd run that this thread is in, -1 outside of any: there is no public way
 # to ask whether autograd runs. It is asked at each operator, so it is not wrapped.
 graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
 # A node's sequence number where it is an AccumulateGrad.
 ACCUMULATES: Final = (1 << 64) - 1
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import ModuleType
 
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
@@ -333,6 +331,8 @@ def axes_of(mesh: DeviceMesh) -> list[tuple[str, str]]:
     """
     names = getattr(mesh, "_dim_group_names", [])
     return list(zip(mesh.mesh_dim_names or (), map(str, names), strict=False))
+
+
 def hide_from_compiler(modules: Iterable[ModuleType]) -> None:
     """Keep torch.compile from compiling the functions of these modules.
 

@@ -179,7 +179,6 @@ class Surroundings:
         return label
 
     def _module_begins(self, module: nn.Module, args: tuple[object, ...]) -> None:
-    def _module_begins(self, module: nn.Module, _: object) -> None:
         if is_compiling():
             return
         label = self._label(module)

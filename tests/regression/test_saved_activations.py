@@ -8,6 +8,11 @@ from models import Net16, m8, m8_batch, net16_batch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -166,3 +171,16 @@ def test_fsdp2_under_checkpoints(model, forward, peak, device_mesh, saved):
     fully_shard(model, mesh=device_mesh)
     reading = measure_second_step(saved, model, net16_batch())
     assert (reading.at_forward_end, reading.bytes) == (forward, peak)
+
+
+# Megatron's pair: the first matrix by columns, the second by rows; activations in between are
+# sharded. Inputs 4 x 16 numbers whole; ReLU's output 4 x 64 / 2, saved twice.
+def test_tensor_parallel(device_mesh, saved):
+    model = parallelize_module(
+        nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)),
+        device_mesh,
+        {"0": ColwiseParallel(), "2": RowwiseParallel()},
+    )
+    reading = measure_second_step(saved, model, net16_batch())
+    assert (reading.count, reading.bytes) == (3, 4 * 16 * 4 + 4 * 32 * 4)
+    assert reading.unseen == ()
