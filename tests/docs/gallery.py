@@ -117,6 +117,70 @@ FAILURES = {
         def test_forgot_to_measure(world):
             torch.nn.Linear(16, 16)
     """,
+    "A peak is crossed": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.max_memory("60 kB")
+        def test_peak(process_group, shardcheck):
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            with shardcheck.measure(model):
+                model(torch.ones(8, 64)).sum().backward()
+    """,
+    "Steps leave something behind": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.max_memory(growth=0)
+        def test_leak(shardcheck):
+            model, losses = torch.nn.Linear(16, 16), []
+
+            def step():
+                model.zero_grad()
+                loss = model(torch.ones(4, 16)).sum()
+                loss.backward()
+                losses.append(loss)
+
+            step()
+            with shardcheck.measure(model):
+                step()
+                step()
+    """,
+    "A collective too many": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.collectives(all_reduce=1)
+        def test_calls(process_group, shardcheck):
+            norm = torch.ones(1)
+            with shardcheck.measure():
+                dist.all_reduce(norm)
+                dist.broadcast(norm, src=0)
+    """,
+    "Ranks disagree in a collective": """
+        @pytest.mark.world_size(2)
+        def test_disagree(process_group, shardcheck, world):
+            dtype = torch.float32 if world.rank == 0 else torch.int32
+            dist.all_reduce(torch.ones(4, dtype=dtype))  # gloo lets it pass
+    """,
+    "Autograd saves too much": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.max_saved_activations(bytes="4 kB")
+        def test_saved(shardcheck):
+            layers = [torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)]
+            model = torch.nn.Sequential(*layers)
+            with shardcheck.measure(model):
+                model(torch.ones(8, 16)).sum().backward()
+    """,
+    "A group is misspelt": """
+        @pytest.mark.world_size(2, mesh={"dp": 2})
+        @pytest.mark.collectives(all_reduce=1, group="dpp")
+        def test_group(device_mesh, shardcheck):
+            with shardcheck.measure():
+                dist.all_reduce(torch.ones(1), group=device_mesh.get_group("dp"))
+    """,
+    "A phase never ran": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.max_memory("1 MB", phase="optimizer")
+        def test_phase(shardcheck):
+            with shardcheck.measure():
+                torch.ones(4)
+    """,
 }
 
 # Title, and tests that are wrong before anything runs.
@@ -140,6 +204,12 @@ USAGE_ERRORS = {
         @pytest.mark.world_size(2)
         @pytest.mark.max_memory(params="2 megs")
         def test_unit(shardcheck):
+            pass
+    """,
+    "An operation that does not exist": """
+        @pytest.mark.world_size(2)
+        @pytest.mark.collectives(allgather=1)
+        def test_operation(shardcheck):
             pass
     """,
     "A world size that the mapping lacks": """
