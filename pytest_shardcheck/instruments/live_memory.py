@@ -3,18 +3,23 @@
 Counted at the storage, at operator boundaries, from `start` on, on each device under its own name.
 Figures are settled before they count (`settling`), and seen from a dispatch mode (`dispatch`).
 
-Limits: those of both. What a forked child allocates (a DataLoader's worker) is not counted. A
-storage that existed before `start` joins when it is watched or first used, and looks born then.
+Cycles that nobody reaches any more are collected where an outermost region begins and ends.
+
+Limits: those of both. Cycles that a step leaves behind count until Python collects them. What a
+forked child allocates (a DataLoader's worker) is not counted. A storage that existed before `start`
+joins when it is watched or first used, and looks born then.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -100,6 +105,7 @@ class LiveMemory:
             ceilings: device ("cpu", "cuda:0", or "cuda" for each) to the smallest ceiling in bytes
                 whose first crossing is looked for.
         """
+        self._collect_garbage(outermost=not self._windows)
         self._settling.settle()
         self._witness.phase = self._surroundings.phase()
         window = Window(ceilings, self._ledger, self._witness.phase, self._surroundings.line())
@@ -115,8 +121,10 @@ class LiveMemory:
             claims: yields categories with their tensors, from what is watched now.
         """
         claimed = self._claimed(claims())
-        if len(self._windows) == 1:
+        outermost = len(self._windows) == 1
+        if outermost:
             self._settling.step_ended()
+        self._collect_garbage(outermost=outermost)
         self._settling.settle()
         window.end(self._witness.phase)
         live = report(window, self._ledger, claimed)
@@ -159,6 +167,11 @@ class LiveMemory:
                     if home is not None:
                         claimed.setdefault(home, category)
         return claimed
+
+    def _collect_garbage(self, *, outermost: bool) -> None:
+        """Free cycles that nobody reaches: when Python would do it depends on what ran before."""
+        if outermost:
+            gc.collect()
 
     def _turn(self, phase: str) -> None:
         """Go from one phase to another, in the threads that decide it.
@@ -207,7 +220,7 @@ class LiveMemory:
 
     def _step_begins(self, optimizer: Optimizer, _: Any, __: Any) -> None:
         """Mark gradients: many loops clear them before their region ends."""
-        if not self._windows:
+        if is_compiling() or not self._windows:
             return
         for group in optimizer.param_groups:
             for param in group["params"]:
@@ -216,7 +229,7 @@ class LiveMemory:
 
     def _step_ended(self, *_: object) -> None:
         # Steps in a backward's hooks end while its collectives run.
-        if graph_task() == -1:
+        if not is_compiling() and graph_task() == -1:
             self._settling.step_ended()
 
 

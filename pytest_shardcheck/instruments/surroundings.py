@@ -180,6 +180,7 @@ class Surroundings:
 
     def _module_begins(self, module: nn.Module, args: tuple[object, ...]) -> None:
         if is_compiling():
+        if is_compiling():  # dynamo traces global hooks, and can't trace what follows
             return
         label = self._label(module)
         modules = self._stacks.modules
@@ -190,6 +191,7 @@ class Surroundings:
         self._mark(label)
 
     def _module_ends(self, module: nn.Module, _: object, __: object) -> None:
+    def _module_ends(self, _: nn.Module, __: object, ___: object) -> None:
         if is_compiling():
             return
         modules = self._stacks.modules
@@ -212,10 +214,12 @@ class Surroundings:
             del self._marked[: _MOST_MARKS // 2]
 
     def _step_begins(self, *_: object) -> None:
+        if is_compiling():
+            return
         self._stacks.steps.append(graph_task())
 
     def _step_ends(self, *_: object) -> None:
-        if self._stacks.steps:
+        if not is_compiling() and self._stacks.steps:
             self._stacks.steps.pop()
 
 

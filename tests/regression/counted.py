@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,14 @@ class Counted:
         self.memory = LiveMemory("cpu", self.surroundings)
 
     def start(self) -> None:
+        gc.freeze()  # as in a rank: regions collect garbage
         self.surroundings.start()
         self.memory.start()
 
     def stop(self) -> None:
         self.memory.stop()
         self.surroundings.stop()
+        gc.unfreeze()
 
     @contextmanager
     def region(self, *watched: object, ceilings: Any = None) -> Iterator[SimpleNamespace]:
