@@ -160,8 +160,13 @@ class SavedActivations:
         """
         record = Record(alive, self._let_go)
         record.index = 0
-        record.parts = parts = self._parts(tensor)
-        record.is_state = self._is_state(tensor if original is None else original, parts)
+        if _is_parameter(tensor if original is None else original):
+            record.is_state = True
+            # Half of what a Linear saves: its bytes are nobody's question.
+            record.parts = () if self._released is None else self._parts(tensor)
+        else:
+            record.parts = parts = self._parts(tensor)
+            record.is_state = bool(parts) and all(self._known.owns(key) for key, _, _ in parts)
         record.label = self._surroundings.module()
         self._log.append(record)
         if self._held is not None:
@@ -194,16 +199,6 @@ class SavedActivations:
             # Code that works without us works with us.
             self.hidden(f"a saved {type(tensor).__name__} of layout {tensor.layout} has no bytes")
             return ()
-
-    def _is_state(self, tensor: Tensor, parts: tuple[Part, ...]) -> bool:
-        base = tensor._base
-        owner = tensor if base is None else base
-        # A class is compared first: isinstance of a Parameter is a Python function.
-        if type(owner) is not Tensor and isinstance(owner, (nn.Parameter, nn.Buffer)):
-            return True
-        if len(parts) == 1:
-            return self._known.owns(parts[0][0])
-        return bool(parts) and all(self._known.owns(key) for key, _, _ in parts)
 
     def _tell(self, tensor: Tensor) -> None:
         if self._held is not None:
@@ -243,6 +238,14 @@ class SavedActivations:
     def _replay(self) -> None:
         with self._replaying:
             self._ledger.replay(self._log)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Tell parameters and buffers, and views of them, by their class."""
+    base = tensor._base
+    owner = tensor if base is None else base
+    # A class is compared first: isinstance of a Parameter is a Python function.
+    return type(owner) is not Tensor and isinstance(owner, (nn.Parameter, nn.Buffer))
 
 
 hide_from_compiler(
