@@ -12,7 +12,8 @@ tapped to be named. Functional operators need no kernel: theirs call the ``c10d`
 Limits: what a backend does without the operators is not seen: calls on a backend object
 (``group._get_backend(...)``), kernels of a user's own, stores. Calls under NCCL's group start and
 end (`_coalescing_manager(device=...)`, which `batch_isend_irecv` uses) are seen one by one. The
-cost is one Python call per collective, some microseconds.
+cost is one Python call per collective, some microseconds. On fake tensors functional operators
+do not call ``c10d`` ones, and are not seen.
 """
 
 from __future__ import annotations
@@ -36,43 +37,29 @@ NOT_COLLECTIVES: Final = {
     "symm_mem": frozenset({"_async_input_mm", "memset32_"}),
 }
 _MOST_DESCRIPTORS: Final = 10_000
+_IDENTIFYING: Final = frozenset(
+    {"Tensor", "List[Tensor]", "List[List[Tensor]]", "int", "List[int]"}
+)
 
 
 class Tapped:
-    """One call as the listeners get it, only to look at: it holds the arguments."""
+    """One call as the listeners get it, only to look at: it holds the arguments.
 
-    __slots__ = ("_descriptor", "_group", "args", "operator")
+    `group` is what is known of the process group that the call reaches, and `descriptor` what it
+    moves, the same object for equal calls. Of an operator that we don't know there is no group,
+    and of a descriptor only the name.
+    """
 
-    def __init__(self, operator: str, args: Sequence[Any]) -> None:
+    __slots__ = ("args", "descriptor", "group", "operator")
+
+    def __init__(
+        self, operator: str, args: Sequence[Any], group: Group | None, descriptor: Descriptor
+    ) -> None:
         """Take a call of `operator`; one of another namespace than c10d comes with that."""
         self.operator = operator
         self.args = args
-        self._group: Group | None = None
-        self._descriptor: Descriptor | None = None
-
-    @property
-    def is_known(self) -> bool:
-        """Tell whether we can say what the operator does."""
-        return self.operator in CANONICAL
-
-    @property
-    def group(self) -> Group:
-        """Return what is known of the process group that the call reaches."""
-        if self._group is None:
-            self._group = group_of(unboxed_group(self.args[_GROUP_AT[self.operator]]))
-        return self._group
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """Return what the call moves; the same object for equal calls. Of an operator that we
-        don't know it is only the name.
-        """
-        if self._descriptor is None:
-            known = self.is_known
-            self._descriptor = (
-                _described(self.operator, self.group, self.args) if known else _named(self.operator)
-            )
-        return self._descriptor
+        self.group = group
+        self.descriptor = descriptor
 
 
 class Listener(Protocol):
@@ -90,8 +77,9 @@ class Listener(Protocol):
 
 _listeners: tuple[Listener, ...] = ()
 _descriptors: dict[object, Descriptor] = {}
-# Where the process group stands among an operator's arguments.
+# Where the process group stands among an operator's arguments, and what a call is known by.
 _GROUP_AT: dict[str, int] = {}
+_KEYS_AT: dict[str, tuple[int, ...]] = {}
 # The kernels live as long as their library objects.
 _libraries: list[Any] = []
 
@@ -134,6 +122,7 @@ def _tap(library: Any, packet: Any, name: str) -> None:
         known = operator.namespace == "c10d"
         if known:
             _GROUP_AT[name] = _place_of_group(operator)
+            _KEYS_AT[name] = _places_of_keys(operator)
         kernel = _kernel(operator, name if known else f"{operator.namespace}::{name}")
         library.impl(operator, kernel, "BackendSelect", with_keyset=True)
 
@@ -143,23 +132,36 @@ def _place_of_group(operator: torch._ops.OpOverload) -> int:
     return next((at for at, kind in enumerate(types) if "ProcessGroup" in kind), -1)
 
 
+def _places_of_keys(operator: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Return where an operator has tensors and numbers, but for those it can do without."""
+    arguments = enumerate(operator._schema.arguments)
+    return tuple(
+        at
+        for at, argument in arguments
+        if not argument.has_default_value() and str(argument.type) in _IDENTIFYING
+    )
+
+
+def _tapped(name: str, args: Sequence[Any]) -> Tapped:
+    if name not in CANONICAL:
+        return Tapped(name, args, None, _named(name))
+    group = group_of(unboxed_group(args[_GROUP_AT[name]]))
+    key = key_of(name, group, [args[at] for at in _KEYS_AT[name]])
+    found = _descriptors.get(key) if key is not None else None
+    if found is None:
+        found = describe(name, group, args)
+        if len(_descriptors) >= _MOST_DESCRIPTORS:
+            _descriptors.clear()
+        if key is not None:
+            _descriptors[key] = found
+    return Tapped(name, args, group, found)
+
+
 def _named(operator: str) -> Descriptor:
     found = _descriptors.get(operator)
     if found is None:
         nowhere = Stream(name="?", label="?", ranks=())
         found = _descriptors[operator] = Descriptor(operation=operator, stream=nowhere)
-    return found
-
-
-def _described(operator: str, group: Group, args: Sequence[Any]) -> Descriptor:
-    key = key_of(operator, group, args)
-    found = _descriptors.get(key) if key is not None else None
-    if found is None:
-        found = describe(operator, group, args)
-        if len(_descriptors) >= _MOST_DESCRIPTORS:
-            _descriptors.clear()
-        if key is not None:
-            _descriptors[key] = found
     return found
 
 
@@ -173,7 +175,7 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
         listeners = _listeners
         if not listeners:
             return redispatch(below, *args, **kwargs)
-        call = Tapped(name, args)
+        call = _tapped(name, args)
         tokens = [listener.issued(call) for listener in listeners]
         try:
             result = redispatch(below, *args, **kwargs)

@@ -115,10 +115,10 @@ class Collectives:
 
     def issued(self, call: c10d_tap.Tapped) -> _Record | None:
         """Record a call."""
-        if not call.is_known:
+        group = call.group
+        if group is None:
             self._unknown.append(call.operator)
             return None
-        group = call.group
         self._names.see(group)
         around = self._surroundings
         record = _Record(call.descriptor, group, around.phase(), around.module(), around.line(2))

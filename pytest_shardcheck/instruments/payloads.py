@@ -36,8 +36,8 @@ def describe(operator: str, group: Group, args: Sequence[Any]) -> Descriptor:
 
 def key_of(operator: str, group: Group, args: Sequence[Any]) -> object:
     """Return what two calls with the same descriptor share; None where only the values tell."""
-    parts = [_key(arg) for arg in args]
-    return None if _UNKNOWABLE in parts else (operator, id(group), *parts)
+    parts = tuple(map(_key, args))
+    return None if _UNKNOWABLE in parts else (operator, id(group), parts)
 
 
 def wire_bytes(descriptor: Descriptor, size: int) -> int:
@@ -68,14 +68,16 @@ _UNKNOWABLE: Final = "sparse"
 
 
 def _key(argument: Any) -> object:
-    if isinstance(argument, Tensor):
-        if argument.layout != torch.strided:
-            return _UNKNOWABLE
-        return argument.dtype, argument.shape
-    if isinstance(argument, list):
-        keys = tuple(map(_key, argument))
-        return _UNKNOWABLE if _UNKNOWABLE in keys else keys
-    return argument if isinstance(argument, int) else None
+    kind = type(argument)
+    if kind is list:
+        # One tensor and a list of one have the same key: an operator takes either, never both.
+        keys = _key(argument[0]) if len(argument) == 1 else tuple(map(_key, argument))
+        return _UNKNOWABLE if type(keys) is tuple and _UNKNOWABLE in keys else keys
+    if kind is int:
+        return argument
+    if argument.layout is not torch.strided:
+        return _UNKNOWABLE
+    return argument.dtype, argument.shape
 
 
 def _moved(tensors: Sequence[Tensor]) -> dict[str, Any]:
