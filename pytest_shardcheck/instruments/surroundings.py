@@ -179,7 +179,6 @@ class Surroundings:
         return label
 
     def _module_begins(self, module: nn.Module, args: tuple[object, ...]) -> None:
-        if is_compiling():
         if is_compiling():  # dynamo traces global hooks, and can't trace what follows
             return
         label = self._label(module)
@@ -191,7 +190,6 @@ class Surroundings:
         self._mark(label)
 
     def _module_ends(self, module: nn.Module, _: object, __: object) -> None:
-    def _module_ends(self, _: nn.Module, __: object, ___: object) -> None:
         if is_compiling():
             return
         modules = self._stacks.modules

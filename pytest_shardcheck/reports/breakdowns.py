@@ -91,6 +91,8 @@ def _record(record: TensorRecord) -> str:
 
 
 def _crossing(crossing: Crossing) -> str:
+    if not crossing.operator:
+        return f"above it when the region began: {format_bytes(crossing.live)} were alive"
     return (
         f"first above it: {crossing.operator} in {crossing.phase}, {format_bytes(crossing.live)} "
         f"then alive, {_where(crossing)}".rstrip(", ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_shardcheck.reports.breakdowns import breakdown_lines
 from pytest_shardcheck.vocabulary.ranks import fold_numbers, fold_ranks
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.specs import WorldSpec
     from pytest_shardcheck.vocabulary.verdicts import RankFigure, Unit, Verdict
 
+_MOST_NAMED: Final = 3  # a closed marker judges every operation
+
 
 def explain(verdicts: Sequence[Verdict], spec: WorldSpec) -> str:
     """Say what was expected, what was seen and what would pass; "" where all are met.
 
-    Equal ranks and equal occurrences of a region are folded.
+    Equal ranks, equal occurrences of a region, and arguments that fail for one reason are folded.
     """
     lines: list[str] = []
-    for verdict, occurrences in _fold_occurrences(verdicts):
+    for verdict, occurrences in _fold_arguments(_fold_occurrences(verdicts)):
         lines += _explain_one(verdict, occurrences, verdicts, spec)
     return "\n".join(lines)
 
@@ -42,6 +44,28 @@ def _fold_occurrences(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[i
     return folded
 
 
+def _fold_arguments(
+    verdicts: Iterable[tuple[Verdict, list[int]]],
+) -> list[tuple[Verdict, list[int]]]:
+    """Join the arguments of one marker that nothing was measured for, for the same reason."""
+    folded: list[tuple[Verdict, list[int]]] = []
+    arguments: list[list[str]] = []
+    for verdict, occurrences in verdicts:
+        alike = (replace(verdict, argument="", unit="bytes", figures=()), occurrences)
+        if verdict.kind not in ("unmatched", "unmeasured"):
+            folded.append((verdict, occurrences))
+            arguments.append([verdict.argument])
+        elif alike in folded:
+            arguments[folded.index(alike)].append(verdict.argument)
+        else:
+            folded.append(alike)
+            arguments.append([verdict.argument])
+    return [
+        (replace(verdict, argument=", ".join(names) if len(names) <= _MOST_NAMED else ""), numbers)
+        for (verdict, numbers), names in zip(folded, arguments, strict=True)
+    ]
+
+
 def _explain_one(
     verdict: Verdict, occurrences: Sequence[int], verdicts: Sequence[Verdict], spec: WorldSpec
 ) -> list[str]:
@@ -59,8 +83,8 @@ def _explain_one(
 
 
 def _claim(verdict: Verdict) -> str:
-    narrowing = f", {verdict.narrowing}" if verdict.narrowing else ""
-    return f"{verdict.marker}({verdict.argument}{narrowing})"
+    written = ", ".join(part for part in (verdict.argument, verdict.narrowing) if part)
+    return f"{verdict.marker}({written})"
 
 
 def _occurrences(verdict: Verdict, occurrences: Sequence[int], verdicts: Iterable[Verdict]) -> str:

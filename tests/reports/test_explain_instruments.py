@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pytest_shardcheck.expectations import (
@@ -176,6 +177,25 @@ def test_saved_activations_name_the_modules() -> None:
         ),
         "  ranks 0-1: 12 tensors, 1 more",
     ]
+
+
+def test_what_fails_for_one_reason_is_said_once() -> None:
+    calls = CollectivesReading(groups=("world",))
+    assert text(collectives(group="tp"), collectives=calls) == [
+        "collectives(group='tp') matched nothing at world2: ranks 0-1: there is no process group "
+        "'tp'; the groups were 'world'."
+    ]
+    assert text(max_saved_activations(count=1, bytes=1)) == [
+        "max_saved_activations(count, bytes) is unmeasured in region 'step' at world2: ranks 0-1: "
+        "saved activations were not measured; put the step inside "
+        "`with shardcheck.measure(model, optimizer):`."
+    ]
+
+
+def test_a_ceiling_that_was_crossed_before_the_region() -> None:
+    live = replace(LIVE, first_crossing=Crossing(ceiling=1, live=4_000_000))
+    found = text(max_memory(1), memory=MemoryReading(live_by_device={"cpu": live}))
+    assert "    above it when the region began: 4,000,000 B were alive" in found
 
 
 def test_a_group_that_does_not_exist_lists_those_that_do() -> None:
