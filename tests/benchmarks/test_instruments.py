@@ -1,0 +1,100 @@
+"""What following a training step costs: bare, under us, and under torch's own tools, in one run.
+
+DDP over a process group of one rank, so that collectives are seen. The variants take turns, each
+figure is the smallest of its rounds, and no time is asserted.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from pytest_shardcheck.instruments import Meter, c10d_tap
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
+
+BARE = "bare"
+
+
+def m8():
+    return nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))), torch.randn(32, 256)
+
+
+def transformer():
+    """Eight encoder layers of width 512: 25 million parameters; 128 tokens."""
+    layer = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 8), torch.randn(2, 64, 512)
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a rank
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    c10d_tap.install()
+    yield
+    dist.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def under_mem_tracker(model, optimizer):
+    tracker = MemTracker()
+    tracker.track_external(model, optimizer)
+    with tracker:
+        yield
+
+
+@pytest.mark.parametrize(("build", "rounds"), [(m8, 60), (transformer, 12)], ids=["m8", "25M"])
+def test_step(benchmark, figures, one_rank, build, rounds):
+    module, batch = build()
+    model = DistributedDataParallel(module)
+    optimizer = AdamW(model.parameters())
+    meter = Meter(0, "cpu")
+
+    def followed():
+        return meter.measure(model, optimizer)
+
+    ways = {
+        BARE: nullcontext,
+        "pytest-shardcheck": followed,
+        "MemTracker": lambda: under_mem_tracker(model, optimizer),
+        "CommDebugMode": CommDebugMode,
+    }
+    seconds = {way: [] for way in ways}
+
+    def step():
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+    def take_turns():
+        for way, context in ways.items():
+            if way == "pytest-shardcheck":
+                meter._panel.start()  # the others must run without us
+            start = time.perf_counter()
+            with context():
+                step()
+            seconds[way].append(time.perf_counter() - start)
+            if way == "pytest-shardcheck":
+                meter._panel.stop()
+
+    meter._panel.stop()
+    benchmark.pedantic(take_turns, rounds=rounds, warmup_rounds=3)
+    bare = min(seconds[BARE])
+    ratios = ", ".join(
+        f"{way} {min(times) / bare:.3f}" for way, times in seconds.items() if way != BARE
+    )
+    figures.lines.append(
+        f"a step of {build.__name__}, bare {bare * 1000:.1f} ms; times that: {ratios}"
+    )
