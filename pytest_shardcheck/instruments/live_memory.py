@@ -219,8 +219,8 @@ class LiveMemory:
             self._witness.check()
 
     def _step_begins(self, optimizer: Optimizer, _: Any, __: Any) -> None:
-        """Mark gradients: many loops clear them before their region ends."""
-        if is_compiling() or not self._windows:
+        """Mark gradients: loops clear them before their region ends, or in the next one."""
+        if is_compiling():
             return
         for group in optimizer.param_groups:
             for param in group["params"]:
