@@ -50,7 +50,7 @@ def one_value(counted, step, *watched, warm_ups=2):
     ]
     different = [(n, f) for n, f in enumerate(figures) if f != figures[0]]
     assert not different, f"{figures[0]}\n{len(different)} others, the first {different[0]}"
-    for name, live in first.items():
+    for name in first:
         for field in ("largest", "grown", "first_crossing"):
             values = [getattr(reading[name], field) for reading in readings]
             others = [value for value in values if value != values[0]]
