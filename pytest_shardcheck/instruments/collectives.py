@@ -4,7 +4,11 @@ Each call of a `c10d` operator is one call: an object collective is the two or t
 makes of it (sizes, then pickles), a coalesced one is one, a send is one on the rank that sends and
 a recv one on the rank that receives. What a group needs to come up, and `wait_tensor`, is none.
 
-Limits: as `c10d_tap` and `payloads` say. Calls that a backend's own thread makes have no line; a
+A call that raises is one too: it reached its group.
+
+Limits: as `c10d_tap`, `payloads` and `groups` say. That a call failed is learnt from `Work.wait`,
+not where C++ waits: a test that expects gloo's error from DDP's backward or from `wait_tensor` may
+be told that its ranks disagree. Calls that a backend's own thread makes have no line; a
 call that a compiled graph makes has the line that called the graph.
 """
 
