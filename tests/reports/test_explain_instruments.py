@@ -183,14 +183,14 @@ def test_what_fails_for_one_reason_is_said_once() -> None:
     calls = CollectivesReading(groups=("world",))
     assert text(collectives(group="tp"), collectives=calls) == [
         (
-            "collectives(group='tp') matched nothing at world2: ranks 0-1: there is no process group "
-            "'tp'; the groups were 'world'."
+            "collectives(group='tp') matched nothing at world2: ranks 0-1: there is no process "
+            "group 'tp'; the groups were 'world'."
         )
     ]
     assert text(max_saved_activations(count=1, bytes=1)) == [
         (
-            "max_saved_activations(count, bytes) is unmeasured in region 'step' at world2: ranks 0-1: "
-            "saved activations were not measured; put the step inside "
+            "max_saved_activations(count, bytes) is unmeasured in region 'step' at world2: ranks "
+            "0-1: saved activations were not measured; put the step inside "
             "`with shardcheck.measure(model, optimizer):`."
         )
     ]
