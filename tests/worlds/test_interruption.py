@@ -49,7 +49,7 @@ BUSY = """
 """
 
 
-def wait_for(condition, timeout_s: float = 60) -> None:
+def wait_for(condition, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
