@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import dedent
 
 import pytest
 
@@ -236,22 +237,35 @@ REST = """
 """
 
 
-def text() -> str:
-    from textwrap import dedent
-
-    return "\n".join([dedent(HEADER), dedent(REST), *(case.source for case in CASES)])
+UNDER_XDIST = [case for case in CASES if "by_a_byte" in case.name or "one" in case.name]
 
 
-@pytest.fixture(scope="module", params=["alone", "xdist"])
-def session(run_session, request):
-    args = ["-n", "2"] if request.param == "xdist" else []
-    if args:
-        pytest.importorskip("xdist")
-    return run_session({"test_inner.py": text()}, "-rA", *args)
+def text(cases: list[Case]) -> str:
+    return "\n".join([dedent(HEADER), dedent(REST), *(case.source for case in cases)])
+
+
+@pytest.fixture(scope="module")
+def session(run_session):
+    return run_session({"test_inner.py": text(CASES)}, "-rA")
+
+
+@pytest.fixture(scope="module")
+def session_under_xdist(run_session):
+    pytest.importorskip("xdist")
+    return run_session({"test_inner.py": text(UNDER_XDIST)}, "-rA", "-n", "2")
+
+
+@pytest.mark.parametrize("case", UNDER_XDIST, ids=lambda case: case.name)
+def test_marker_under_xdist(session_under_xdist, case):
+    check(session_under_xdist, case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_marker(session, case):
+    check(session, case)
+
+
+def check(session, case):
     name = f"test_{case.name}[world2]"
     expected = "FAILED" if case.says else "PASSED"
     assert session.results.get(name) == [expected], session.out

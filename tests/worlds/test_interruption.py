@@ -124,7 +124,6 @@ PHASES = {
     ),
     "teardown": ({"test_busy.py": BUSY}, ["-k", "teardown"], arrived),
     "body under xdist": ({"test_busy.py": BUSY}, ["-k", "body", "-n", "2"], arrived),
-    "setup under xdist": ({"test_busy.py": BUSY}, ["-k", "setup", "-n", "2"], arrived),
 }
 
 
