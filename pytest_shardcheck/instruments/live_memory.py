@@ -59,6 +59,7 @@ class LiveMemory:
         self._witness = Witness(self._ledger, surroundings, self._settling, self._turn, self._rise)
         self._mode: Any = StorageMode(self._witness)
         self._windows: list[Window] = []
+        self._steps = 0  # that run now, one inside another
         self._leader = self._main = threading.main_thread().ident
         self._undo: list[Callable[[], None]] = []
 
@@ -106,6 +107,8 @@ class LiveMemory:
                 whose first crossing is looked for.
         """
         self._collect_garbage(outermost=not self._windows)
+        if not self._windows:
+            self._steps = 0  # what an exception ended
         self._settling.settle()
         self._witness.phase = self._surroundings.phase()
         window = Window(ceilings, self._ledger, self._witness.phase, self._surroundings.line())
@@ -222,15 +225,23 @@ class LiveMemory:
         """Mark gradients: loops clear them before their region ends, or in the next one."""
         if is_compiling():
             return
+        self._steps += 1
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
                     self._ledger.mark(plain_tensors(param.grad), GRADIENT)
 
     def _step_ended(self, *_: object) -> None:
+        if is_compiling():
+            return
+        # An optimizer inside another (ZeroRedundancyOptimizer's) ends no step of its own.
+        self._steps = max(0, self._steps - 1)
         # Steps in a backward's hooks end while its collectives run.
-        if not is_compiling() and graph_task() == -1:
+        if graph_task() == -1:
             self._settling.step_ended()
+            if not self._steps:
+                for window in self._windows:
+                    window.step_ends.append(self._ledger.clock)
 
 
 def _watch_resizes(note: Callable[[torch.UntypedStorage], None]) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ class Window:
         self.began = ledger.clock
         self.before = Counter(map(kind_of, ledger.alive()))
         self.crossings: dict[Device, Crossing] = {}
+        self.step_ends: list[int] = []
         self._ceilings = ceilings
         self._ledger = ledger
         self._peaks: dict[str, dict[Device, Peak]] = {}
@@ -198,7 +200,13 @@ def _grown(
         if more[kind_of(block)] > 0:
             more[kind_of(block)] -= 1
             left.append((block, category))
-    return _records(left)
+    steps: dict[TensorRecord, dict[int, None]] = {}
+    for block, category in left:
+        step = 1 + bisect_left(window.step_ends, block.born)
+        steps.setdefault(_record(block, category), {})[step] = None
+    return tuple(
+        replace(record, steps=tuple(steps[replace(record, count=1)])) for record in _records(left)
+    )
 
 
 def _records(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:

@@ -13,6 +13,7 @@ from pytest_shardcheck.vocabulary.memory import (
     StateBytes,
     TensorRecord,
 )
+from pytest_shardcheck.vocabulary.ranks import fold_numbers
 from pytest_shardcheck.vocabulary.saved import SavedReading
 from pytest_shardcheck.vocabulary.units import format_bytes
 
@@ -85,9 +86,9 @@ def _records(records: Sequence[TensorRecord]) -> list[str]:
 def _record(record: TensorRecord) -> str:
     count = f"{record.count} x " if record.count > 1 else ""
     what = f"{count}{format_bytes(record.bytes)} {record.dtype} {list(record.shape)}"
-    return ", ".join(
-        part for part in (f"{what} {record.category}".rstrip(), _where(record)) if part
-    )
+    steps = f"in step {fold_numbers(record.steps)}" if record.steps else ""
+    parts = (f"{what} {record.category}".rstrip(), _where(record), steps)
+    return ", ".join(part for part in parts if part)
 
 
 def _crossing(crossing: Crossing) -> str:

@@ -55,7 +55,9 @@ class TensorRecord:
     """Describe a storage that was alive: `count` equal ones of `bytes` each.
 
     `shape` and `dtype` are of the tensor that first showed it. `module` is the qualified name of
-    the module that ran ("" outside any), `line` the user's file and line ("train.py:12").
+    the module that ran ("" outside any), `line` the user's file and line ("train.py:12"). `steps`
+    are the region's steps (from 1, each ends with an optimizer's) in which those were allocated
+    that it left behind.
     """
 
     bytes: int
@@ -65,6 +67,7 @@ class TensorRecord:
     module: str = ""
     line: str = ""
     count: int = 1
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

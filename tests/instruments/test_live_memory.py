@@ -490,3 +490,17 @@ def test_a_mode_of_the_user_above_ours_changes_nothing(counted):
     with counted.region() as region, Above():
         held = torch.ones(100) + 1
     assert (region.cpu.peak, region.cpu.end) == (800, held.nbytes)
+
+
+def test_what_is_left_behind_says_in_which_step(counted) -> None:
+    model, kept = nn.Linear(4, 4), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with counted.region(model, optimizer) as region:
+        for step in range(1, 5):
+            model.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            if step in (2, 4):
+                kept.append(torch.empty(1000))
+            optimizer.step()
+    (left,) = [record for record in region.cpu.grown if record.bytes == 4000]
+    assert (left.count, left.steps) == (2, (2, 4))

@@ -36,7 +36,9 @@ BUCKET = TensorRecord(
     module="layers.0",
     line="train.py:31",
 )
-LOSS = TensorRecord(bytes=4, dtype="float32", category="temporaries", line="train.py:9", count=3)
+LOSS = TensorRecord(
+    bytes=4, dtype="float32", category="temporaries", line="train.py:9", count=3, steps=(1, 2, 3)
+)
 LIVE = LiveBytes(
     start=4_000_000,
     end=4_000_012,
@@ -86,7 +88,7 @@ def test_growth_says_what_was_left_behind() -> None:
     assert text(max_memory(growth=0))[1:] == [
         "  ranks 0-1: 12 B, 12 B above",
         "    left behind:",
-        "      3 x 4 B float32 [] temporaries, at train.py:9",
+        "      3 x 4 B float32 [] temporaries, at train.py:9, in step 1-3",
         '  a ceiling that passes at world size 2: growth="12 B"',
     ]
 
