@@ -63,6 +63,10 @@ class LiveMemory:
         self._leader = self._main = threading.main_thread().ident
         self._undo: list[Callable[[], None]] = []
 
+    def settle_at_waits(self) -> None:
+        """Let no backend's thread be the last to let go of a collective's tensors."""
+        self._settling.at_waits = True
+
     def start(self) -> None:
         """Follow this thread, and those that start from now on."""
         hooks = [

@@ -71,6 +71,8 @@ class Panel:
         """Follow from now on; the modes and hooks are those of this thread and of new ones."""
         self._surroundings.start()
         self._allocator.start()
+        if self._demands.allocated:
+            self._live.settle_at_waits()
         self._collectives.start()
         self._live.start()
 

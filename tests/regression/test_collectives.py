@@ -22,9 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
-from pytest_shardcheck.instruments.collectives import Collectives
-from pytest_shardcheck.instruments.surroundings import Surroundings
-from pytest_shardcheck.vocabulary.collectives import CollectivesReading
+from pytest_shardcheck import CollectivesReading
 
 P = 2_105_344
 LAYER = P // 8
@@ -48,21 +46,15 @@ class Region:
 
 
 @pytest.fixture
-def collectives():
-    surroundings = Surroundings()
-    surroundings.start()
-    collectives = Collectives(surroundings)
-    collectives.start()
-
+def collectives(shardcheck):
     @contextmanager
     def region():
-        window, opened = collectives.open(), Region()
-        yield opened
-        opened.reading = collectives.close(window)
+        opened = Region()
+        with shardcheck.measure() as measured:
+            yield opened
+        opened.reading = measured.collectives
 
-    yield region
-    collectives.stop()
-    surroundings.stop()
+    return region
 
 
 def steady(collectives, model, optimizer, batch) -> Region:

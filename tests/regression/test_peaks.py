@@ -1,7 +1,7 @@
 """Live memory at rest and peak of the third step of M8, to the byte, and what the peak was.
 
 P = 526,336 parameters x 4 B = 2,105,344 B, U = P/8 = 263,168 B is one Linear, W = 262,144 B its
-weight. At rest are the state (test_state_table.py) and, under DDP, its buckets. The batch (32 x 256
+weight. At rest are the state and, under DDP, its buckets. The batch (32 x 256
 x 4 B = 32,768 B) and the loss (4 B) are local to the step: no figure at rest has them. A device
 mesh keeps its ranks, 4 B each, and is counted where the counter starts before it.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from counted import Counted
-from models import m8, m8_batch
+from models import m8
+from steps import P, measure_third
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-P = 2_105_344
 U = P // 8
 BATCH = 32_768
 MESH = 2 * 4
@@ -25,37 +24,19 @@ MESH = 2 * 4
 pytestmark = pytest.mark.world_size(2)
 
 
-@pytest.fixture
-def counted():
-    counter = Counted()
-    counter.start()
-    yield counter
-    counter.stop()
-
-
-def step(model, optimizer):
-    batch = m8_batch()
-    optimizer.zero_grad()
-    loss = model(batch).sum()
-    loss.backward()
-    optimizer.step()
-
-
-def third_step(counted, model, optimizer):
-    for _ in range(2):
-        step(model, optimizer)
-    with counted.region(model, optimizer) as region:
-        step(model, optimizer)
-    for live in (region.cpu, *region.phases.values()):
+def third_step(shardcheck, model, optimizer):
+    reading = measure_third(shardcheck, model, optimizer).reading
+    cpu = reading.memory.live_on("cpu")
+    for live in (cpu, *(phase["cpu"] for phase in reading.live_phases.values())):
         assert sum(live.at_peak.values()) == live.peak
-    assert region.cpu.growth == 0
-    assert region.cpu.grown == ()
-    return region
+    assert cpu.growth == 0
+    assert cpu.grown == ()
+    return cpu
 
 
-def test_ddp(counted, process_group):
+def test_ddp(shardcheck, process_group):
     model = DistributedDataParallel(m8())
-    cpu = third_step(counted, model, AdamW(model.parameters())).cpu
+    cpu = third_step(shardcheck, model, AdamW(model.parameters()))
     assert cpu.end == 5 * P + 16 * 4 == 10_526_784
     assert cpu.peak == 11_084_868
     # AdamW's step of one weight: two temporaries of W, one of a bias.
@@ -69,17 +50,17 @@ def test_ddp(counted, process_group):
     }
 
 
-def test_ddp_with_gradients_as_views_of_buckets(counted, process_group):
+def test_ddp_with_gradients_as_views_of_buckets(shardcheck, process_group):
     model = DistributedDataParallel(m8(), gradient_as_bucket_view=True)
-    cpu = third_step(counted, model, AdamW(model.parameters())).cpu
+    cpu = third_step(shardcheck, model, AdamW(model.parameters()))
     assert cpu.end == 4 * P + 16 * 4 == 8_421_440
     assert cpu.peak == 8_979_528
     assert "communication buffers" not in cpu.at_peak
 
 
-def test_zero1(counted, process_group):
+def test_zero1(shardcheck, process_group):
     model = DistributedDataParallel(m8())
-    cpu = third_step(counted, model, ZeroRedundancyOptimizer(model.parameters(), AdamW)).cpu
+    cpu = third_step(shardcheck, model, ZeroRedundancyOptimizer(model.parameters(), AdamW))
     assert cpu.end == 4 * P + 8 * 4 == 8_421_408
     assert cpu.peak == 9_240_612
     assert cpu.at_peak["optimizer state"] == P + 8 * 4
@@ -93,12 +74,12 @@ def test_zero1(counted, process_group):
         pytest.param(ShardingStrategy.FULL_SHARD, 5_065_768, 2 * U, id="zero3"),
     ],
 )
-def test_fsdp1(counted, process_group, strategy, peak, unsharded):
+def test_fsdp1(shardcheck, process_group, strategy, peak, unsharded):
     model = m8()
     for number, layer in enumerate(model):
         model[number] = FullyShardedDataParallel(layer, sharding_strategy=strategy, device_id="cpu")
     model = FullyShardedDataParallel(model, sharding_strategy=strategy, device_id="cpu")
-    cpu = third_step(counted, model, AdamW(model.parameters())).cpu
+    cpu = third_step(shardcheck, model, AdamW(model.parameters()))
     assert cpu.end == 2 * P + 8 * 4 == 4_210_720
     assert cpu.peak == peak
     assert cpu.at_peak["parameters"] == P // 2
@@ -112,19 +93,19 @@ def test_fsdp1(counted, process_group, strategy, peak, unsharded):
         pytest.param(True, 5_131_344, U, id="zero3"),
     ],
 )
-def test_fsdp2(counted, device_mesh, reshard, peak, unsharded):
+def test_fsdp2(shardcheck, device_mesh, reshard, peak, unsharded):
     model = m8()
     for layer in model:
         fully_shard(layer, mesh=device_mesh, reshard_after_forward=reshard)
     fully_shard(model, mesh=device_mesh, reshard_after_forward=reshard)
-    cpu = third_step(counted, model, AdamW(model.parameters())).cpu
+    cpu = third_step(shardcheck, model, AdamW(model.parameters()))
     assert cpu.end == 2 * P + 16 * 4 + MESH == 4_210_760
     assert cpu.peak == peak
     assert cpu.at_peak["parameters"] == P // 2
     assert cpu.at_peak["unsharded parameters"] == unsharded
 
 
-def test_fsdps_working_set_does_not_grow_with_the_depth(counted, device_mesh):
+def test_fsdps_working_set_does_not_grow_with_the_depth(shardcheck, device_mesh):
     """Reduce-scatter inputs that were held to the end of backward would (A28)."""
     transient = []
     for depth in (8, 16):
@@ -132,22 +113,21 @@ def test_fsdps_working_set_does_not_grow_with_the_depth(counted, device_mesh):
         for layer in model:
             fully_shard(layer, mesh=device_mesh)
         fully_shard(model, mesh=device_mesh)
-        region = third_step(counted, model, AdamW(model.parameters()))
-        at_peak = region.phases["backward"].at_peak
+        reading = measure_third(shardcheck, model, AdamW(model.parameters()))
+        at_peak = reading.phases["backward"].memory.at_peak
         transient.append(at_peak["unsharded parameters"] + at_peak["communication buffers"])
-        del model, region
     assert transient == [3 * U, 3 * U]
 
 
-def test_a_forward_without_gradients_leaves_the_root_unsharded(counted, device_mesh):
+def test_a_forward_without_gradients_leaves_the_root_unsharded(shardcheck, device_mesh):
     """It is a module of its own group, which reshards only after backward (A5)."""
     model = torch.nn.Sequential(*(torch.nn.Linear(16, 16, bias=False) for _ in range(4)))
     for layer in list(model)[1:]:
         fully_shard(layer, mesh=device_mesh)
     fully_shard(model, mesh=device_mesh)
     batch = torch.ones(4, 16)
-    with counted.region(model) as region, torch.no_grad():
+    with shardcheck.measure(model) as reading, torch.no_grad():
         model(batch)
-    assert region.cpu.growth == 1_024
-    [record] = region.cpu.grown
+    assert reading.memory.growth == 1_024
+    [record] = reading.memory.grown
     assert (record.bytes, record.category) == (1_024, "unsharded parameters")

@@ -1,97 +1,31 @@
-"""What autograd saves under pipelines, sharding and checkpointing, per rank."""
+"""What autograd saves is the same however parameters are sharded, gathered and freed."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 from models import Net16, m8, m8_batch, net16_batch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
     parallelize_module,
 )
-from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from pytest_shardcheck.instruments.saved_activations import SavedActivations
-from pytest_shardcheck.instruments.surroundings import Surroundings
-
 pytestmark = pytest.mark.world_size(2)
-
-
-@pytest.fixture
-def saved():
-    surroundings = Surroundings()
-    surroundings.start()
-    yield SavedActivations(surroundings)
-    surroundings.stop()
-
-
-def measured(saved, body):
-    window = saved.open()
-    try:
-        body()
-    finally:
-        reading = saved.close(window)
-    return reading
-
-
-def measure_pipeline(saved, world, schedule, micro_batches, batch):
-    """Take two steps of a pipeline of two stages and measure the second."""
-    stage = PipelineStage(
-        nn.Sequential(nn.Linear(32, 32), nn.ReLU()), world.rank, 2, torch.device("cpu")
-    )
-    pipeline = schedule(stage, micro_batches, loss_fn=mse_loss)
-    x, target = torch.randn(batch, 32), torch.randn(batch, 32)
-
-    def step():
-        if world.rank == 0:
-            pipeline.step(x)
-        else:
-            pipeline.step(target=target, losses=[])
-
-    step()
-    return measured(saved, step)
-
-
-# A stage saves per micro-batch its input and the ReLU's output; the last one also its weight (its
-# input wants a gradient) and both sides of the loss. GPipe holds all micro-batches at once, 1F1B
-# as many as there are stages from here on.
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
-def test_gpipe(process_group, world, saved, micro_batches):
-    reading = measure_pipeline(saved, world, ScheduleGPipe, micro_batches, batch=8)
-    expected = (2, 2) if world.rank == 0 else (5, 4)
-    assert (reading.packed, reading.count) == tuple(micro_batches * n for n in expected)
-
-
-@pytest.mark.parametrize("micro_batches", [2, 4, 8])
-def test_1f1b(process_group, world, saved, micro_batches):
-    reading = measure_pipeline(saved, world, Schedule1F1B, micro_batches, batch=8)
-    assert (reading.packed, reading.count) == ((4, 4) if world.rank == 0 else (5, 4))
-
-
-# The exercise of the teaching notebook.
-@pytest.mark.parametrize(
-    ("schedule", "packed"),
-    [(ScheduleGPipe, (12, 30)), (Schedule1F1B, (4, 5))],
-    ids=["gpipe", "1f1b"],
-)
-def test_six_micro_batches(process_group, world, saved, schedule, packed):
-    reading = measure_pipeline(saved, world, schedule, 6, batch=12)
-    assert reading.packed == packed[world.rank]
 
 
 def train_step(model, batch):
     model(batch).sum().backward()
 
 
-def measure_second_step(saved, model, batch):
+def measure_second_step(shardcheck, model, batch):
     train_step(model, batch)
-    return measured(saved, lambda: train_step(model, batch))
+    with shardcheck.measure(model) as reading:
+        train_step(model, batch)
+    return reading.saved
 
 
 INPUTS = 8 * 32 * 256 * 4  # each Linear of M8 saves its input, and nothing else is saved
@@ -138,8 +72,8 @@ def fsdp2(reshard):
     ],
 )
 @pytest.mark.world_size(2)
-def test_sharding_changes_nothing(build, device_mesh, saved):
-    reading = measure_second_step(saved, build(device_mesh), m8_batch())
+def test_sharding_changes_nothing(build, device_mesh, shardcheck):
+    reading = measure_second_step(shardcheck, build(device_mesh), m8_batch())
     assert (reading.count, reading.bytes, reading.at_forward_end) == (8, INPUTS, INPUTS)
     assert reading.packed == 8 + 7  # all weights but the first: its input wants no gradient
     assert reading.unseen == ()
@@ -164,23 +98,23 @@ class Checkpointed(Net16):
         pytest.param(Checkpointed, 5 * 256, 5 * 256, id="checkpoints"),
     ],
 )
-def test_fsdp2_under_checkpoints(model, forward, peak, device_mesh, saved):
+def test_fsdp2_under_checkpoints(model, forward, peak, device_mesh, shardcheck):
     model = model()
     for block in model.blocks:
         fully_shard(block, mesh=device_mesh)
     fully_shard(model, mesh=device_mesh)
-    reading = measure_second_step(saved, model, net16_batch())
+    reading = measure_second_step(shardcheck, model, net16_batch())
     assert (reading.at_forward_end, reading.bytes) == (forward, peak)
 
 
 # Megatron's pair: the first matrix by columns, the second by rows; activations in between are
 # sharded. Inputs 4 x 16 numbers whole; ReLU's output 4 x 64 / 2, saved twice.
-def test_tensor_parallel(device_mesh, saved):
+def test_tensor_parallel(device_mesh, shardcheck):
     model = parallelize_module(
         nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)),
         device_mesh,
         {"0": ColwiseParallel(), "2": RowwiseParallel()},
     )
-    reading = measure_second_step(saved, model, net16_batch())
+    reading = measure_second_step(shardcheck, model, net16_batch())
     assert (reading.count, reading.bytes) == (3, 4 * 16 * 4 + 4 * 32 * 4)
     assert reading.unseen == ()
