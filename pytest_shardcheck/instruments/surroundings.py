@@ -23,6 +23,7 @@ import os
 import sys
 import sysconfig
 import threading
+import warnings
 import weakref
 from bisect import bisect_right
 from pathlib import Path
@@ -126,6 +127,8 @@ class Surroundings:
     def settle(self) -> None:
         """Forget steps that an exception ended; called where no step can be running."""
         self._stacks.steps.clear()
+        # It would be the user's warning about our hooks. pytest ends the filter with the phase.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
 
     def learn(self, roots: Iterable[nn.Module]) -> None:
         """Take the names of the modules and parameters below these."""

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.memory(params={2: P // 2, 4: P // 4}, grads={2: P // 2, 4: P // 4}),
     pytest.mark.memory(optimizer={2: P + 16 * 4, 4: P // 2 + 16 * 4}),
     pytest.mark.memory(state={2: 4_210_752, 4: 2_105_408}),
-    # Beside its state a rank keeps 4 B a rank of the group.
+    # Beside the state lives the device mesh's list of ranks, 4 B each.
     pytest.mark.memory(live={2: 4_210_760, 4: 2_105_424}),
     pytest.mark.saved_activations(bytes=262_144),
 ]
