@@ -20,12 +20,14 @@ from .surroundings import text_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from .surroundings import Line
+    from .surroundings import Label, Line
 
 _WHOLE = ""  # the phase that stands for all of them
 _MOST_RECORDS = 10
 
 Kind = tuple[str, int, object, tuple[int, ...]]  # device, bytes, dtype, shape
+# Bytes, dtype, shape, category, the module's label, the line: what a record has, not written yet.
+_Alike = tuple[int, object, tuple[int, ...], str, "Label | None", "Line | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,7 @@ def _live_bytes(
         end=peak.end,
         peak=peak.live,
         at_peak={category: size for category, size in at_peak.items() if size},
-        largest=_records(named),
+        largest=_largest(named),
     )
 
 
@@ -195,35 +197,46 @@ def _grown(
     born = [block for block in alive if block.born > window.began]
     named = [(block, _category(block, window, claimed, ledger.clock)) for block in born]
     named.sort(key=lambda pair: pair[0].home in claimed or bool(pair[0].marks & GRADIENT))
-    left = []
+    left: dict[_Alike, list[int]] = {}
     for block, category in named:
         if more[kind_of(block)] > 0:
             more[kind_of(block)] -= 1
-            left.append((block, category))
-    steps: dict[TensorRecord, dict[int, None]] = {}
-    for block, category in left:
-        step = 1 + bisect_left(window.step_ends, block.born)
-        steps.setdefault(_record(block, category), {})[step] = None
-    return tuple(
-        replace(record, steps=tuple(steps[replace(record, count=1)])) for record in _records(left)
-    )
+            step = 1 + bisect_left(window.step_ends, block.born)
+            left.setdefault(_alike(block, category), []).append(step)
+    return _records({alike: tuple(steps) for alike, steps in left.items()}, with_steps=True)
 
 
-def _records(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:
+def _largest(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:
     """Fold equal ones and return the largest, those that were born first leading."""
-    counts = Counter(_record(block, category) for block, category in named)
-    largest = sorted(counts, key=lambda record: -record.bytes)[:_MOST_RECORDS]
-    return tuple(replace(record, count=counts[record]) for record in largest)
+    counts = Counter(_alike(block, category) for block, category in named)
+    return _records({alike: (0,) * count for alike, count in counts.items()}, with_steps=False)
 
 
-def _record(block: Block, category: str) -> TensorRecord:
-    return TensorRecord(
-        bytes=block.bytes,
-        dtype=str(block.dtype).removeprefix("torch."),
-        shape=tuple(map(int, block.shape)),
-        category=category,
-        module=_name_of(block.place),
-        line=text_of(block.place.line),
+def _alike(block: Block, category: str) -> _Alike:
+    place = block.place
+    shape = tuple(block.shape)
+    return block.bytes, block.dtype, shape, category, place.label, place.line
+
+
+def _records(
+    steps_of: Mapping[_Alike, tuple[int, ...]], *, with_steps: bool
+) -> tuple[TensorRecord, ...]:
+    """Describe the largest, each by what its folded blocks have in common and their steps."""
+    largest = sorted(steps_of, key=lambda alike: -alike[0])[:_MOST_RECORDS]
+    return tuple(
+        TensorRecord(
+            bytes=size,
+            dtype=str(dtype).removeprefix("torch."),
+            shape=tuple(map(int, shape)),
+            category=category,
+            module=label.name if label is not None else "",
+            line=text_of(line),
+            count=len(steps),
+            steps=tuple(dict.fromkeys(steps)) if with_steps else (),
+        )
+        for (size, dtype, shape, category, label, line), steps in (
+            (alike, steps_of[alike]) for alike in largest
+        )
     )
 
 
