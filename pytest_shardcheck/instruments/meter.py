@@ -235,7 +235,7 @@ class Meter:
     def _before_step(self, _: Optimizer, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
         """Measure gradients while a trainer still has them."""
         for region in self._open or ([self._body] if self._body else []):
-            now = measure_state(region.watched, self._device)
+            now = measure_state(region.watched, self._device, grads_only=True)
             before = region.before_step
             region.before_step = now if before is None else with_larger_grads(now, before)
 

@@ -52,12 +52,13 @@ class StateAtRest:
     parts: dict[str, StateBytes] = field(default_factory=dict)
 
 
-def measure_state(watched: Watched, device: str) -> StateAtRest:
+def measure_state(watched: Watched, device: str, *, grads_only: bool = False) -> StateAtRest:
     """Measure what the watched things hold now.
 
     Args:
         watched: what to measure.
         device: the rank's device, which is listed even where nothing lies on it.
+        grads_only: leave the optimizers' state out, for who only looks at gradients.
 
     Returns:
         bytes per device, and per named thing over all devices. A category that was not watched
@@ -67,8 +68,11 @@ def measure_state(watched: Watched, device: str) -> StateAtRest:
         UsageError: a tensor whose storage can't be read.
     """
     everything = watched.open()
-    total = _count(everything, everything)
-    parts = {name: _count(part, everything) for name, part in watched.open_named().items()}
+    total = _count(everything, everything, grads_only=grads_only)
+    parts = {
+        name: _count(part, everything, grads_only=grads_only)
+        for name, part in watched.open_named().items()
+    }
     return StateAtRest(
         by_device={name: total.on(name) for name in dict.fromkeys([device, *total.devices()])},
         parts={name: count.over_all_devices() for name, count in parts.items()},
@@ -125,13 +129,15 @@ class _Count:
         return StateBytes(**{name: sum(sizes.values()) for name, sizes in self._bytes.items()})
 
 
-def _count(part: Opened, everything: Opened) -> _Count:
+def _count(part: Opened, everything: Opened, *, grads_only: bool) -> _Count:
     """Count a part; its optimizers' parameters are held against those of everything watched."""
     categories = [*_MODULE_CATEGORIES] if part.has_tensors else []
     count = _Count([*categories, *(["optimizer"] if part.optimizers else [])])
     _add_modules(count, part, _MODULE_CATEGORIES)
     if part.optimizers:
         _add_optimizers(count, part, everything)
+        if not grads_only:
+            count.add("optimizer", chain.from_iterable(map(optimizer_state, part.optimizers)))
     return count
 
 
@@ -150,7 +156,6 @@ def _add_optimizers(count: _Count, part: Opened, everything: Opened) -> None:
         groups = list(chain.from_iterable(map(group_params, part.optimizers)))
         count.add("optimizer", groups)
         count.add("grads", chain.from_iterable(map(_grad, groups)))
-    count.add("optimizer", chain.from_iterable(map(optimizer_state, part.optimizers)))
 
 
 def params_in(part: Opened) -> Iterator[Tensor]:

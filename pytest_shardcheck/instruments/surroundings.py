@@ -26,6 +26,7 @@ import threading
 import warnings
 import weakref
 from bisect import bisect_right
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -229,11 +230,16 @@ def text_of(line: Line | None) -> str:
     if line is None:
         return ""
     filename, number = line
+    return f"{_seen_from(os.getcwd(), filename)}:{number}"
+
+
+@cache
+def _seen_from(directory: str, filename: str) -> str:
     try:
-        path = os.path.relpath(filename)
+        path = os.path.relpath(filename, directory)
     except ValueError:  # another drive
         path = filename
-    return f"{filename if path.startswith('..') else path}:{number}"
+    return filename if path.startswith("..") else path
 
 
 def _is_inner(filename: str) -> bool:
