@@ -90,9 +90,16 @@ class Block:
         self.born = born
         self.died: float = inf
         self.dtype: torch.dtype = like.dtype
-        self.shape: tuple[int, ...] = like.shape
+        self.shape: tuple[int, ...] = _shape_of(like)
         self.place = place
         self.marks = marks
+
+
+def _shape_of(like: Tensor | Block) -> tuple[int, ...]:
+    try:
+        return like.shape
+    except RuntimeError:  # a nested tensor of the strided layout has none
+        return ()
 
 
 class Home(weakref.ref["torch.UntypedStorage"]):

@@ -12,6 +12,7 @@ that does.
 
 from __future__ import annotations
 
+from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -84,7 +85,9 @@ class Witness:
     ) -> None:
         """See nothing yet."""
         self.off = False
+        self.other_threads = False  # than the main one have allocated
         self.phase = "forward"
+        self._main = main_thread().ident
         self.turn = turn
         self.surroundings = surroundings
         self.traits: dict[int, Traits] = {}
@@ -152,7 +155,7 @@ class Witness:
         """Take note that a known storage may have another size now."""
         home = self._known.get(id(storage))
         size = storage.nbytes()
-        if home is not None and size != home.block.bytes:
+        if home is not None and type(size) is int and size != home.block.bytes:
             self._look_at(self._ledger.resize(home, size, self._place(operator)))
 
     def learn(self, operator: Any) -> Traits:
@@ -180,11 +183,10 @@ class Witness:
         """Look at a tensor that consists of others, or of which only a slower way is known."""
         with torch._C.DisableTorchFunctionSubclass():
             try:
-                tensors = list(plain_tensors(value))
-            except UsageError:  # an opaque layout
-                return
-            for tensor in tensors:
-                storage = tensor.untyped_storage()
+                storages = [(plain, plain.untyped_storage()) for plain in plain_tensors(value)]
+            except (UsageError, NotImplementedError, RuntimeError):
+                return  # an opaque layout, or torch.func's wrapper: what it wraps is seen
+            for tensor, storage in storages:
                 if id(storage) in self._known:
                     self.resized(storage, operator)
                 else:
@@ -192,7 +194,10 @@ class Witness:
 
     def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
         device = self._ledger.device_of(tensor.device)
-        if device is not None:
+        # A size is a symbol where somebody traces: that is no memory of this rank.
+        if device is not None and type(storage.nbytes()) is int:
+            if get_ident() != self._main:
+                self.other_threads = True
             place = self._place(operator)
             self._look_at(self._ledger.take_in(storage, device, tensor, place))
 

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ._torch_private import graph_task
+from ._torch_private import graph_task, is_transformed
 from .blocks import GIVEN, GRADIENT, Ledger
 from .dispatch import StorageMode, Witness
 from .live_report import Live, Window, report
@@ -62,6 +62,11 @@ class LiveMemory:
         self._steps = 0  # that run now, one inside another
         self._leader = self._main = threading.main_thread().ident
         self._undo: list[Callable[[], None]] = []
+
+    @property
+    def other_threads(self) -> bool:
+        """Tell whether threads beside the main one have allocated since `start`."""
+        return self._witness.other_threads
 
     def settle_at_waits(self) -> None:
         """Let no backend's thread be the last to let go of a collective's tensors."""
@@ -217,8 +222,9 @@ class LiveMemory:
 
     def _given(self, values: tuple[object, ...]) -> None:
         for tensor in tensors_in(values):
-            self.join((tensor,))
-            self._ledger.mark(plain_tensors(tensor), GIVEN)
+            if not is_transformed(tensor):
+                self.join((tensor,))
+                self._ledger.mark(plain_tensors(tensor), GIVEN)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         if not self._witness.off:

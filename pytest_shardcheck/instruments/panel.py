@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from pytest_shardcheck.vocabulary.errors import UsageError
+
 from ._torch_private import storage_key
 from .allocator import Allocator
 from .claims import claims_of
@@ -117,6 +119,11 @@ class Panel:
         live = self._live.close(windows.live, lambda: claims_of(opened))
         collectives = self._collectives.close(windows.collectives)
         allocator = self._allocator.close(windows.allocator)
+        if self._demands.allocated and self._live.other_threads:
+            raise UsageError(
+                "allocated= follows the allocator in the test's own thread, and other threads "
+                "allocated tensors in this test; judge peak instead, which counts them"
+            )
         return Measured(
             live=live.by_device,
             live_phases=live.phases,

@@ -88,6 +88,16 @@ CASES = [
     Case(
         "allocated_crossed", "max_memory(allocated=1000)", ("max_memory(allocated): the ceiling",)
     ),
+    Case(
+        "allocated_in_a_thread",
+        "max_memory(allocated='1 MB')",
+        ("other threads allocated tensors in this test; judge peak instead",),
+        """import threading
+    with shardcheck.measure():
+        thread = threading.Thread(target=lambda: allocate(4 * MIB))
+        thread.start()
+        thread.join()""",
+    ),
     Case("reserved", "max_memory(reserved=1)", ("only CUDA's allocator reserves memory",)),
     Case("elsewhere", "max_memory(peak=1, device='cuda')", ("was 0 on every judged rank",)),
     # Collectives
