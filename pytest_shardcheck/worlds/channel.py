@@ -52,15 +52,22 @@ class Channel:
         """Return the socket's file descriptor, for a selector."""
         return self._socket.fileno()
 
-    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+    def send(self, message: Message, fds: Sequence[int] = (), *, encodable: bool = False) -> None:
         """Send one message and, beside it, open file descriptors.
+
+        Args:
+            message: Plain data; what is not is sent as its ``repr``.
+            fds: The descriptors.
+            encodable: Send "?" for lone surrogates: what is only read by people must not keep
+                xdist from sending it on (execnet can't), while a path must stay as it is.
 
         Raises:
             OSError: The other side is gone.
         """
         # The kernel may deliver a message without descriptors together with the next one's.
         counted = {**message, "fds": len(fds)} if fds else message
-        payload = json.dumps(counted, default=repr).encode()
+        text = json.dumps(counted, default=repr, ensure_ascii=not encodable)
+        payload = text.encode(errors="replace")
         frame = _HEADER.pack(len(payload)) + payload
         with self._lock:
             if fds:

@@ -247,7 +247,7 @@ class _Reporter:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
             message["log"] = meter.log()
-        self._context.channel.send(message)
+        self._context.channel.send(message, encodable=True)
 
     @pytest.hookimpl
     def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:
@@ -260,5 +260,6 @@ class _Reporter:
                 "category": [category.__module__, category.__qualname__],
                 "filename": warning_message.filename,
                 "lineno": warning_message.lineno,
-            }
+            },
+            encodable=True,
         )

@@ -210,3 +210,21 @@ def test_the_same_error_without_xdist(run_session):
     session = run_session({"test_it.py": BESIDE_AN_ERROR}, "-rA", "--shardcheck-max-ranks=2")
     assert session.outcomes == {"error": 1}
     assert "at most 2 may run at once. Raise --shardcheck-max-ranks" in session.out
+
+
+def test_what_no_worker_could_send_on_is_still_reported(run_session):
+    source = """
+        import pytest, warnings
+
+        @pytest.mark.world_size(2)
+        def test_surrogate():
+            warnings.warn("odd \\ud800")
+            raise ValueError("lone \\ud800 surrogate")
+
+        @pytest.mark.world_size(2)
+        def test_after():
+            pass
+    """
+    session = run_session({"test_it.py": source}, "-n2", "-rA")
+    assert session.outcomes == {"failed": 1, "passed": 1}
+    assert "ValueError: lone ? surrogate" in session.out
