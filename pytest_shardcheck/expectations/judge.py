@@ -94,29 +94,6 @@ def _judge_one(
     for argument in expectation.values:
         verdicts = [_verdict(expectation, argument, place, judged) for place in judged.by_place]
         yield from _refuse_vacuous(expectation, verdicts)
-    if all(len(of_rank) == len(ranks) for of_rank in judged.by_place.values()):
-        yield from _occurrences_lost(expectation, judged)
-
-
-def _occurrences_lost(expectation: Expectation, judged: _Judged) -> Iterator[Verdict]:
-    """Fail where all ranks lost an occurrence of a judged region: it might be one that fails."""
-    for name in dict.fromkeys(region for region, _ in judged.by_place):
-        lost = {
-            rank: [region for region in judged.abandoned.get(rank, ()) if region == name]
-            for rank in judged.ranks
-        }
-        if not (detail := _lost(lost, name)):
-            continue
-        for argument in expectation.values:
-            yield Verdict(
-                marker=expectation.marker,
-                argument=argument,
-                kind="unmeasured",
-                region=name,
-                occurrence=-1,
-                detail=detail,
-                narrowing=str(expectation.narrowing),
-            )
 
 
 def _unmatched(expectation: Expectation, detail: str) -> Iterator[Verdict]:

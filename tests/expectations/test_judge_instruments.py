@@ -262,12 +262,3 @@ def test_demands() -> None:
     assert other.allocated
     assert not other.saved
     assert other.ceilings_in("step", "cpu") == {"cpu": 99}
-
-
-def test_an_occurrence_that_an_exception_ended_is_unmeasured() -> None:
-    both = {0: ["step"], 1: ["step"]}
-    found = judge([max_memory(1000)], WORLD, everywhere(), both)
-    assert [verdict.kind for verdict in found] == ["met", "unmeasured"]
-    assert "region 'step' was ended by an exception on ranks 0-1" in found[1].detail
-    other = {0: ["tried"], 1: ["tried"]}
-    assert [v.kind for v in judge([max_memory(1000)], WORLD, everywhere(), other)] == ["met"]
