@@ -57,10 +57,11 @@ class RankContext:
         if self.meter is None:
             from pytest_shardcheck.instruments.meter import Meter
 
-            # Regions collect garbage where they begin and end: not through all of torch's objects.
-            gc.freeze()
             demands = demands_of(expectations, self.order.spec, self.rank)
             self.meter = Meter(self.rank, self.device, demands)
+            # Regions collect garbage where they begin and end: not through all of torch's objects.
+            # Only now: the meter looks among them for the meshes that there are.
+            gc.freeze()
         return self.meter
 
     def exchange(self, value: Any) -> list[Any]:

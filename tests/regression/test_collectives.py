@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from models import Net16, m8, m8_batch, net16_batch, train
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -370,3 +371,12 @@ def test_compiled_fsdp2_is_heard(device_mesh, collectives):
     model.compile(backend="aot_eager")
     compiled = steady(collectives, model, SGD(model.parameters()), net16_batch()).counts
     assert compiled == eager == {"all_gather": 7, "reduce_scatter": 4}
+
+
+def test_a_mesh_from_before_we_followed(device_mesh, request):
+    """The fixture is asked for late, when the mesh is there: its axis must still name the group."""
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("late",))
+    shardcheck = request.getfixturevalue("shardcheck")
+    with shardcheck.measure() as reading:
+        dist.all_reduce(torch.ones(1), group=mesh.get_group("late"))
+    assert reading.collectives.group("late")["all_reduce"].count == 1
