@@ -215,14 +215,6 @@ def keep_from_compiler(function: Any) -> None:
     evaluation.set_code_exec_strategy(function.__code__, strategy)
 
 
-def saved_tensor_hooks() -> Any:
-    """Return the module whose functions push, pop and disable hooks on saved tensors.
-
-    Hooks nest and only the innermost runs: no public call adds to those that others push.
-    """
-    return torch._C._autograd
-
-
 # The module whose functions push, pop and forbid hooks on saved tensors. Hooks nest and only the
 # innermost runs: no public call adds to those that others push.
 SAVED_TENSOR_HOOKS: Any = torch._C._autograd
@@ -269,10 +261,9 @@ def run_backward(output: Tensor, leaf: Tensor, gradient: Tensor) -> None:
 
 
 # How many modes would see each attribute that we read (`torch.device` as a context is one), and
-# each operation that we run. Asked at each saved tensor, and so not wrapped; nor is the last.
+# each operation that we run. Asked at each saved tensor, and so not wrapped.
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-current_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 @contextmanager

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.distributed import Work
 
-from pytest_shardcheck.vocabulary.call_log import CallLog, Descriptor, Site
+from pytest_shardcheck.vocabulary.call_log import ANYONE, CallLog, Descriptor, Site
 from pytest_shardcheck.vocabulary.collectives import Call, CollectivesReading
 
 from . import c10d_tap
 from .groups import Group, GroupNames
-from .payloads import ANYONE, wire_bytes
+from .payloads import wire_bytes
 from .surroundings import text_of
 
 if TYPE_CHECKING:

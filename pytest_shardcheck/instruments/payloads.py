@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor
 
-from pytest_shardcheck.vocabulary.call_log import Descriptor
+from pytest_shardcheck.vocabulary.call_log import ANYONE, Descriptor
 
 from ._torch_private import sparse_coo_tensors
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from .groups import Group
-
-ANYONE: Final = -1
 
 
 def describe(operator: str, group: Group, args: Sequence[Any]) -> Descriptor:

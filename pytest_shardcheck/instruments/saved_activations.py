@@ -40,7 +40,7 @@ from torch.optim.optimizer import (
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from ._torch_private import current_graph_task, hide_from_compiler, is_recomputation
+from ._torch_private import graph_task, hide_from_compiler, is_recomputation
 from .autograd_runs import autograd_runs
 from .held_ranges import part_of
 from .hook_stack import HookStack
@@ -146,7 +146,7 @@ class SavedActivations:
         """
         if not self._stack.installed:
             return False
-        if current_graph_task() != self._task:
+        if graph_task() != self._task:
             self._turn()
         return True
 
@@ -180,7 +180,7 @@ class SavedActivations:
 
     def _let_go(self, record: Record) -> None:
         # Any thread may be here, from within anything.
-        if current_graph_task() != self._task and self._stack.installed:
+        if graph_task() != self._task and self._stack.installed:
             self._turn()
         self._log.append(record)
         if self._released is not None:
@@ -206,7 +206,7 @@ class SavedActivations:
                 self._held(part)
 
     def _turn(self) -> None:
-        self._task = current_graph_task()
+        self._task = graph_task()
         self._begin(self._surroundings.phase())
 
     def _begin(self, phase: str) -> None:

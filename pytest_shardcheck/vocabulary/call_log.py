@@ -5,11 +5,13 @@ A step repeats, so a log is what was said, once each, and the order in which it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
-from pytest_shardcheck.vocabulary import plain
+from pytest_shardcheck.vocabulary.plain import Plain
+
+# The sender of what is received from whoever sends it.
+ANYONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class Stream:
     its point-to-point messages with one tag. All ranks are global.
 
     `label` is what to call the group in a message, `name` torch's own name for it. `sender` is
-    None for collectives, -1 for what is received from anyone.
+    None for collectives, `ANYONE` for what is received from anyone.
     """
 
     name: str
@@ -30,7 +32,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
+class Descriptor(Plain):
     """Describe a call by its arguments: equal calls have one descriptor.
 
     `bytes`, `shapes` and `dtype` are as in `Call`. `parts` are what must be equal on all ranks, in
@@ -49,16 +51,6 @@ class Descriptor:
     received: tuple[int, ...] = ()
     root: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the descriptor as what `json` can write."""
-        data: dict[str, Any] = plain.to_json(self)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Descriptor:
-        """Build the descriptor that `to_json` wrote."""
-        return plain.from_json(cls, data)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
@@ -70,7 +62,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallLog:
+class CallLog(Plain):
     """Hold the calls of one rank in their order, as places in `sites`.
 
     `failed` says that a call failed after it was issued: the test, which went on, expected that.
@@ -80,13 +72,3 @@ class CallLog:
     sites: tuple[Site, ...] = ()
     calls: tuple[int, ...] = ()
     failed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the log as what `json` can write."""
-        data: dict[str, Any] = plain.to_json(self)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CallLog:
-        """Build the log that `to_json` wrote."""
-        return plain.from_json(cls, data)

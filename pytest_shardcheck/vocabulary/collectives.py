@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from pytest_shardcheck.vocabulary import plain
 from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.plain import Plain
 
 OPERATIONS = (
     "all_reduce",
@@ -59,7 +58,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivesReading:
+class CollectivesReading(Plain):
     """Hold the calls of one rank in their order.
 
     `reading["all_gather"]` is the `Volume` of one operation (zeros where none ran), `total` that
@@ -127,13 +126,3 @@ class CollectivesReading:
         """Return the calls of one phase."""
         calls = tuple(call for call in self.calls if call.phase == name)
         return CollectivesReading(calls=calls, groups=self.groups, unknown=self.unknown)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the reading as what `json` can write."""
-        data: dict[str, Any] = plain.to_json(self)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CollectivesReading:
-        """Build the reading that `to_json` wrote."""
-        return plain.from_json(cls, data)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from pytest_shardcheck.vocabulary import plain
+from pytest_shardcheck.vocabulary.plain import Plain
 
 CATEGORIES = ("params", "grads", "optimizer", "buffers")
 
@@ -25,7 +24,7 @@ LIVE_CATEGORIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateBytes:
+class StateBytes(Plain):
     """Hold the state at rest by category; None is what was not watched."""
 
     params: int | None = None
@@ -39,15 +38,6 @@ class StateBytes:
         held = [getattr(self, category) for category in CATEGORIES]
         known = [figure for figure in held if figure is not None]
         return sum(known) if known else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as what `json` can write."""
-        return {category: getattr(self, category) for category in CATEGORIES}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StateBytes:
-        """Build the figures that `to_json` wrote."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +101,7 @@ class LiveBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReading:
+class MemoryReading(Plain):
     """Hold one rank's memory, per device and per named part.
 
     `device` is the rank's own ("cpu", "cuda:0"), and the attributes speak of it. `parts` are the
@@ -238,16 +228,6 @@ class MemoryReading:
     def _live(self, figure: str) -> int | None:
         live = self.live_on(self.device)
         return None if live is None else getattr(live, figure)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the reading as what `json` can write."""
-        data: dict[str, Any] = plain.to_json(self)
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MemoryReading:
-        """Build the reading that `to_json` wrote."""
-        return plain.from_json(cls, data)
 
 
 def _is_on(name: str, device: str) -> bool:

@@ -9,6 +9,23 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="Plain")
+
+
+class Plain:
+    """A frozen dataclass of plain data that crosses processes as JSON."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `json` can write."""
+        data: dict[str, Any] = to_json(self)
+        return data
+
+    @classmethod
+    def from_json(cls: type[_Self], data: Mapping[str, Any]) -> _Self:
+        """Build what `to_json` wrote."""
+        return from_json(cls, data)
 
 
 def to_json(value: Any) -> Any:

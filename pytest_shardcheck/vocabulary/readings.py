@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_shardcheck.vocabulary import plain
@@ -84,7 +84,7 @@ class Reading:
     def _phase(self, name: str) -> PhaseReading:
         live = self.live_phases.get(name, {})
         return PhaseReading(
-            memory=replace(MemoryReading(device=self.memory.device), live_by_device=live),
+            memory=MemoryReading(device=self.memory.device, live_by_device=live),
             collectives=self.collectives.phase(name),
             saved=self._saved_phases.get(name, SavedBytes()) if self.saved is not None else None,
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.plain import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    pass
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
@@ -21,7 +22,7 @@ def default_backend(device: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldSpec:
+class WorldSpec(Plain):
     """Describe one world; callables that are given as a value receive it.
 
     `timeout_s` is in seconds (None: the session's). `named_axes` is (axis, length) pairs, the last
@@ -75,20 +76,3 @@ class WorldSpec:
         for axis, length in reversed(self.axes):
             rank, place[axis] = divmod(rank, length)
         return {axis: place[axis] for axis, _ in self.axes}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the spec as what `json` can write."""
-        return {
-            "size": self.size,
-            "backend": self.backend,
-            "device": self.device,
-            "named_axes": [[axis, length] for axis, length in self.named_axes],
-            "timeout_s": self.timeout_s,
-            "simulated": self.simulated,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> WorldSpec:
-        """Build the spec that `to_json` wrote."""
-        named_axes = tuple((axis, length) for axis, length in data["named_axes"])
-        return cls(**{**data, "named_axes": named_axes})

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Final
 
-from pytest_shardcheck.vocabulary.call_log import CallLog, Descriptor, Stream
+from pytest_shardcheck.vocabulary.call_log import ANYONE, CallLog, Descriptor, Stream
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
 from pytest_shardcheck.vocabulary.units import format_bytes
 
@@ -28,7 +28,6 @@ ADVICE: Final = (
     "All ranks of a group must make the same calls in the same order, with the same dtype and "
     "sizes: look for a branch on the rank, a cast, or an uneven batch at these lines."
 )
-ANYONE: Final = -1
 _MOST_SHAPES: Final = 4
 
 

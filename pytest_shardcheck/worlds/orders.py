@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_shardcheck.vocabulary.plain import Plain
 from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 # A rank writes its stacks on this signal. Nobody's training code uses a real-time signal, and
@@ -20,7 +21,7 @@ SEED: Final = 2026
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Startup:
+class Startup(Plain):
     """How a fresh interpreter becomes a copy of the session's pytest.
 
     ``files`` are the test files to collect, ``option`` is the session's ``config.option``.
@@ -35,19 +36,9 @@ class Startup:
     worker_input: Mapping[str, Any] | None
     files: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plain data that ``from_json`` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Startup:
-        """Return what ``to_json`` wrote."""
-        lists = ("sys_path", "argv", "args", "plugins", "files")
-        return cls(**{**data, **{name: tuple(data[name]) for name in lists}})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Order(Plain):
     """One world to bring up for one item.
 
     ``fingerprint`` is the ``repr`` of the item's parameters in the session: a rank that sees others
@@ -65,16 +56,6 @@ class Order:
     port: int
     coverage: Mapping[str, Any] | None = None
     log_level: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plain data that ``from_json`` reads."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "fingerprint": dict(self.fingerprint), "spec": self.spec.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Order:
-        """Return what ``to_json`` wrote."""
-        return cls(**{**data, "spec": WorldSpec.from_json(data["spec"])})
 
 
 def stack_path(directory: Path, rank: int) -> Path:

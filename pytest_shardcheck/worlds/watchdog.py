@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_shardcheck.vocabulary.call_log import Stream
+from pytest_shardcheck.vocabulary.call_log import ANYONE, Stream
 from pytest_shardcheck.worlds import agreement, clock
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, ring_path, stack_path
 from pytest_shardcheck.worlds.ring import Event, read
@@ -132,9 +132,7 @@ def _name(event: Event) -> str:
     if event.name == "send":
         peer = f" to rank {stream.receiver}"
     elif event.name == "recv":
-        peer = (
-            " from anyone" if stream.sender == agreement.ANYONE else f" from rank {stream.sender}"
-        )
+        peer = " from anyone" if stream.sender == ANYONE else f" from rank {stream.sender}"
     group = "" if event.group == "default_pg" else f" of group {event.group}"
     number = f" #{event.number}" if event.number else " that was refused"
     unfinished = "" if event.returned else " (not returned)"
