@@ -205,9 +205,14 @@ def _unmatched_everywhere(found: Mapping[int, Figure]) -> str:
     """Say what there was where a phase or group chose nothing on any rank."""
     if not all(figure.unmatched for figure in found.values()):
         return ""
+    return _by_ranks({rank: figure.unmatched for rank, figure in found.items()})
+
+
+def _by_ranks(texts: Mapping[int, str]) -> str:
+    """Say each text once, after the ranks that it is of."""
     ranks_of: dict[str, list[int]] = {}
-    for rank, figure in found.items():
-        ranks_of.setdefault(figure.unmatched, []).append(rank)
+    for rank, text in texts.items():
+        ranks_of.setdefault(text, []).append(rank)
     return "; ".join(f"{fold_ranks(ranks)}: {text}" for text, ranks in ranks_of.items())
 
 
@@ -221,11 +226,13 @@ def _why_unmeasured(place: _Place, judged: _Judged, found: Mapping[int, Figure])
             f"{fold_ranks(absent)} recorded no region {region!r} #{occurrence}, which "
             f"{fold_ranks(found)} did; open it there too, or narrow the marker with rank="
         )
-    ranks_of: dict[str, list[int]] = {}
-    for rank, figure in found.items():
-        if figure.amount is None and not figure.outside:
-            ranks_of.setdefault(figure.missing or figure.unmatched, []).append(rank)
-    return "; ".join(f"{fold_ranks(ranks)}: {missing}" for missing, ranks in ranks_of.items())
+    return _by_ranks(
+        {
+            rank: figure.missing or figure.unmatched
+            for rank, figure in found.items()
+            if figure.amount is None and not figure.outside
+        }
+    )
 
 
 def _kind(

@@ -80,12 +80,13 @@ def _amount(live: LiveBytes, argument: str) -> int:
 
 
 def _read_allocator(reading: Reading, argument: str, device: str) -> Figure:
-    held = getattr(reading.memory, f"{argument}_by_device")
-    kind = device.partition(":")[0]
-    figures = [size for name, size in held.items() if device in (name, name.partition(":")[0])]
-    if figures:
-        return Figure(amount=max(figures))
+    memory = reading.memory
+    on = memory.allocated_on if argument == "allocated" else memory.reserved_on
+    peak = on(device)
+    if peak is not None:
+        return Figure(amount=peak)
     if argument == "reserved":
+        kind = device.partition(":")[0]
         return Figure(amount=None, missing=f"only CUDA's allocator reserves memory, not {kind}'s")
     return Figure(
         amount=None,

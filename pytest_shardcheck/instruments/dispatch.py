@@ -98,35 +98,14 @@ class Witness:
         self._rise = rise
         self.risen: list[Block] = []
 
-    def inputs(self, values: Iterable[object], operator: object) -> None:
-        """Look at an operator's arguments."""
+    def look(self, values: Iterable[object], operator: object, returned: bool = False) -> None:
+        """Look at an operator's arguments, or at what it returned: it may have resized that."""
         known = self._known
         for value in values:
             sort = _sorts.get(type(value))
             if not sort:
                 if sort is None and _sort_of(value):
-                    self.inputs((value,), operator)
-            elif sort == _PLAIN:
-                try:
-                    storage = value.untyped_storage()  # type: ignore[attr-defined]
-                except (NotImplementedError, RuntimeError):  # sparse
-                    self._parts(value, operator)
-                    continue
-                if id(storage) not in known:
-                    self._born(value, storage, operator)
-            elif sort == _SEVERAL:
-                self.inputs(value, operator)  # type: ignore[arg-type]
-            else:
-                self._parts(value, operator)
-
-    def outputs(self, values: Iterable[object], operator: object) -> None:
-        """Look at what an operator returned: it may have resized what is known."""
-        known = self._known
-        for value in values:
-            sort = _sorts.get(type(value))
-            if not sort:
-                if sort is None and _sort_of(value):
-                    self.outputs((value,), operator)
+                    self.look((value,), operator, returned)
             elif sort == _PLAIN:
                 try:
                     storage = value.untyped_storage()  # type: ignore[attr-defined]
@@ -136,10 +115,10 @@ class Witness:
                 home = known.get(id(storage))
                 if home is None:
                     self._born(value, storage, operator)
-                elif storage.nbytes() != home.block.bytes:
+                elif returned and storage.nbytes() != home.block.bytes:
                     self.resized(storage, operator)
             elif sort == _SEVERAL:
-                self.outputs(value, operator)  # type: ignore[arg-type]
+                self.look(value, operator, returned)  # type: ignore[arg-type]
             else:
                 self._parts(value, operator)
 
@@ -284,12 +263,12 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             witness.turn(phase)
         if kwargs:
             result = func(*args, **kwargs)
-            witness.inputs(kwargs.values(), func)
+            witness.look(kwargs.values(), func)
         else:
             result = func(*args)
-        witness.inputs(args, func)
+        witness.look(args, func)
         if traits.makes:
-            witness.outputs((result,), func)
+            witness.look((result,), func, True)
         if traits.after is not None:
             traits.after(args, kwargs, result)
         if witness.risen:

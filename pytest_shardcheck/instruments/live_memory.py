@@ -105,7 +105,7 @@ class LiveMemory:
     def join(self, tensors: Iterable[Tensor]) -> None:
         """Count storages that existed before `start`, as if they were allocated now."""
         for tensor in tensors:
-            self._witness.inputs(list(plain_tensors(tensor)), "")
+            self._witness.look(list(plain_tensors(tensor)), "")
         self._witness.check()
 
     def open(self, ceilings: Mapping[str, int]) -> Window:

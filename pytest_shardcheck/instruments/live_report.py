@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_shardcheck.vocabulary.memory import (
     LIVE_CATEGORIES,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .surroundings import Label, Line
 
+_T = TypeVar("_T")
 _WHOLE = ""  # the phase that stands for all of them
 _MOST_RECORDS = 10
 
@@ -203,13 +204,16 @@ def _grown(
             more[kind_of(block)] -= 1
             step = 1 + bisect_left(window.step_ends, block.born)
             left.setdefault(_alike(block, category), []).append(step)
-    return _records({alike: tuple(steps) for alike, steps in left.items()}, with_steps=True)
+    return tuple(
+        _record(alike, len(steps), tuple(dict.fromkeys(steps)))
+        for alike, steps in _most(left).items()
+    )
 
 
 def _largest(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:
     """Fold equal ones and return the largest, those that were born first leading."""
     counts = Counter(_alike(block, category) for block, category in named)
-    return _records({alike: (0,) * count for alike, count in counts.items()}, with_steps=False)
+    return tuple(_record(alike, count) for alike, count in _most(counts).items())
 
 
 def _alike(block: Block, category: str) -> _Alike:
@@ -218,25 +222,22 @@ def _alike(block: Block, category: str) -> _Alike:
     return block.bytes, block.dtype, shape, category, place.label, place.line
 
 
-def _records(
-    steps_of: Mapping[_Alike, tuple[int, ...]], *, with_steps: bool
-) -> tuple[TensorRecord, ...]:
-    """Describe the largest, each by what its folded blocks have in common and their steps."""
-    largest = sorted(steps_of, key=lambda alike: -alike[0])[:_MOST_RECORDS]
-    return tuple(
-        TensorRecord(
-            bytes=size,
-            dtype=str(dtype).removeprefix("torch."),
-            shape=tuple(map(int, shape)),
-            category=category,
-            module=label.name if label is not None else "",
-            line=text_of(line),
-            count=len(steps),
-            steps=tuple(dict.fromkeys(steps)) if with_steps else (),
-        )
-        for (size, dtype, shape, category, label, line), steps in (
-            (alike, steps_of[alike]) for alike in largest
-        )
+def _most(alike: Mapping[_Alike, _T]) -> dict[_Alike, _T]:
+    largest = sorted(alike, key=lambda one: -one[0])[:_MOST_RECORDS]
+    return {one: alike[one] for one in largest}
+
+
+def _record(alike: _Alike, count: int, steps: tuple[int, ...] = ()) -> TensorRecord:
+    size, dtype, shape, category, label, line = alike
+    return TensorRecord(
+        bytes=size,
+        dtype=str(dtype).removeprefix("torch."),
+        shape=tuple(map(int, shape)),
+        category=category,
+        module=label.name if label is not None else "",
+        line=text_of(line),
+        count=count,
+        steps=steps,
     )
 
 

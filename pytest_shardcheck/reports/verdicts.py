@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pytest_shardcheck.reports.breakdowns import breakdown_lines
 from pytest_shardcheck.vocabulary.ranks import fold_numbers, fold_ranks
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.specs import WorldSpec
     from pytest_shardcheck.vocabulary.verdicts import RankFigure, Unit, Verdict
 
+_T = TypeVar("_T")
 _MOST_NAMED: Final = 3  # a closed marker judges every operation
 
 
@@ -30,17 +31,20 @@ def explain(verdicts: Sequence[Verdict], spec: WorldSpec) -> str:
 
 
 def _fold_occurrences(verdicts: Iterable[Verdict]) -> list[tuple[Verdict, list[int]]]:
-    folded: list[tuple[Verdict, list[int]]] = []
-    for verdict in verdicts:
-        if verdict.met:
-            continue
-        alike = replace(verdict, occurrence=0)
-        for known, occurrences in folded:
-            if known == alike:
-                occurrences.append(verdict.occurrence)
+    unmet = (verdict for verdict in verdicts if not verdict.met)
+    return _folded((replace(verdict, occurrence=0), verdict.occurrence) for verdict in unmet)
+
+
+def _folded(pairs: Iterable[tuple[_T, int]]) -> list[tuple[_T, list[int]]]:
+    """Group the numbers of equal things, by comparing: breakdowns hold mappings."""
+    folded: list[tuple[_T, list[int]]] = []
+    for thing, number in pairs:
+        for known, numbers in folded:
+            if known == thing:
+                numbers.append(number)
                 break
         else:
-            folded.append((alike, [verdict.occurrence]))
+            folded.append((thing, [number]))
     return folded
 
 
@@ -105,27 +109,14 @@ def _limit(verdict: Verdict) -> str:
 
 def _rank_lines(verdict: Verdict) -> list[str]:
     lines: list[str] = []
-    for figure, ranks in _fold_ranks(verdict.figures):
+    alike = _folded((replace(figure, rank=0), figure.rank) for figure in verdict.figures)
+    for figure, ranks in alike:
         measured = figure.measured or 0  # a figure of a crossed or different verdict has one
         excess = _excess(figure, measured, verdict.unit)
         lines.append(f"  {fold_ranks(ranks)}: {_amount(measured, verdict.unit)}, {excess}")
         if measured != figure.expected or verdict.unit == "bytes":
             lines += [f"    {line}" for line in breakdown_lines(figure.breakdown, verdict.argument)]
     return lines
-
-
-def _fold_ranks(figures: Sequence[RankFigure]) -> list[tuple[RankFigure, list[int]]]:
-    """Group the ranks whose figures are equal, by comparing: breakdowns hold mappings."""
-    folded: list[tuple[RankFigure, list[int]]] = []
-    for figure in figures:
-        alike = replace(figure, rank=0)
-        for known, ranks in folded:
-            if known == alike:
-                ranks.append(figure.rank)
-                break
-        else:
-            folded.append((alike, [figure.rank]))
-    return folded
 
 
 def _short(amount: int, unit: Unit) -> str:

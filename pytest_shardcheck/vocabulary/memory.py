@@ -215,15 +215,23 @@ class MemoryReading(Plain):
         live = self.live_on(self.device)
         return live.first_crossing if live is not None else None
 
+    def allocated_on(self, device: str) -> int | None:
+        """Return the allocator's own peak on `device`; None where it was not asked for."""
+        return _largest_on(self.allocated_by_device, device)
+
+    def reserved_on(self, device: str) -> int | None:
+        """Return the most bytes that CUDA's allocator reserved on `device`; None on others."""
+        return _largest_on(self.reserved_by_device, device)
+
     @property
     def allocated(self) -> int | None:
         """Return the allocator's own peak; None where it was not asked for."""
-        return _largest_on(self.allocated_by_device, self.device)
+        return self.allocated_on(self.device)
 
     @property
     def reserved(self) -> int | None:
         """Return the most bytes that CUDA's allocator reserved; None on other devices."""
-        return _largest_on(self.reserved_by_device, self.device)
+        return self.reserved_on(self.device)
 
     def _live(self, figure: str) -> int | None:
         live = self.live_on(self.device)

@@ -67,7 +67,11 @@ def last_collectives(directory: Path, size: int, *, of_hung: bool = False) -> li
     events = _events(directory, size)
     if not any(events.values()):
         return []
-    lines = [*_disagreement(events, of_hung=of_hung), "Last collectives:"]
+    return _side_by_side(events, _disagreement(events, of_hung=of_hung))
+
+
+def _side_by_side(events: Mapping[int, Sequence[Event]], disagreement: list[str]) -> list[str]:
+    lines = [*disagreement, "Last collectives:"]
     for rank, its in events.items():
         lines.append(f"  rank {rank}: {', '.join(map(_name, its[-4:])) or 'none'}")
     return lines + _who_is_behind(events)
@@ -75,8 +79,9 @@ def last_collectives(directory: Path, size: int, *, of_hung: bool = False) -> li
 
 def disagreeing_collectives(directory: Path, size: int) -> list[str]:
     """Return the same where ranks disagree in a collective, and nothing where they do not."""
-    found = _disagreement(_events(directory, size), of_hung=False)
-    return last_collectives(directory, size) if found else []
+    events = _events(directory, size)
+    found = _disagreement(events, of_hung=False)
+    return _side_by_side(events, found) if found else []
 
 
 def last_event(directory: Path, rank: int) -> str:
