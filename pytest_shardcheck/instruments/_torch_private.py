@@ -355,8 +355,3 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
-
-
-def is_transformed(tensor: Tensor) -> bool:
-    """Tell the wrapper that torch.func's transforms put around a tensor: it has no storage."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_shardcheck.vocabulary.errors import UsageError
-
 from ._torch_private import (
     ACCUMULATES,
     current_node,
@@ -31,7 +29,7 @@ from ._torch_private import (
     works_in,
 )
 from .blocks import COMMUNICATED, GRADIENT, Place
-from .tensors import SEQUENCES, plain_tensors, tensors_in
+from .tensors import SEQUENCES, readable_tensors, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -161,11 +159,8 @@ class Witness:
     def _parts(self, value: Any, operator: object) -> None:
         """Look at a tensor that consists of others, or of which only a slower way is known."""
         with torch._C.DisableTorchFunctionSubclass():
-            try:
-                storages = [(plain, plain.untyped_storage()) for plain in plain_tensors(value)]
-            except (UsageError, NotImplementedError, RuntimeError):
-                return  # an opaque layout, or torch.func's wrapper: what it wraps is seen
-            for tensor, storage in storages:
+            for tensor in readable_tensors(value):
+                storage = tensor.untyped_storage()
                 if id(storage) in self._known:
                     self.resized(storage, operator)
                 else:
@@ -299,4 +294,4 @@ def _sort_of(value: object) -> int:
 
 
 def _tensors(value: object) -> list[Tensor]:
-    return [plain for tensor in tensors_in(value) for plain in plain_tensors(tensor)]
+    return [plain for tensor in tensors_in(value) for plain in readable_tensors(tensor)]

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from pytest_shardcheck.vocabulary.errors import UsageError
-
 from ._torch_private import storage_key
-from .tensors import plain_tensors
+from .tensors import readable_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,11 +53,7 @@ class KnownState:
     def learn(self, tensors: Iterable[Tensor]) -> None:
         """Take these for parameters and buffers."""
         for tensor in tensors:
-            try:
-                plain = list(plain_tensors(tensor))
-            except UsageError:  # measured nowhere, so it need not be left out
-                continue
-            for part in plain:
+            for part in readable_tensors(tensor):  # others are measured nowhere
                 refs = self._tensors.setdefault(storage_key(part.untyped_storage()), [])
                 if not any(ref() is part for ref in refs):
                     refs.append(weakref.ref(part))

@@ -25,12 +25,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ._torch_private import graph_task, is_transformed
+from ._torch_private import graph_task
 from .blocks import GIVEN, GRADIENT, Ledger
 from .dispatch import StorageMode, Witness
 from .live_report import Live, Window, report
 from .settling import Settling
-from .tensors import plain_tensors, tensors_in
+from .tensors import readable_tensors, tensors_in
 from .threads import enter_in_new_threads, leave_new_threads_alone
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class LiveMemory:
     def join(self, tensors: Iterable[Tensor]) -> None:
         """Count storages that existed before `start`, as if they were allocated now."""
         for tensor in tensors:
-            self._witness.look(list(plain_tensors(tensor)), "")
+            self._witness.look(readable_tensors(tensor), "")
         self._witness.check()
 
     def open(self, ceilings: Mapping[str, int]) -> Window:
@@ -150,12 +150,10 @@ class LiveMemory:
 
     def mark_saved(self, tensor: Tensor) -> tuple[Home, ...]:
         """Note that autograd holds a tensor from now on; give the result to `unmark_saved`."""
-        self.join((tensor,))
-        homes = (self._ledger.home_of(plain) for plain in plain_tensors(tensor))
-        held = tuple(home for home in homes if home is not None)
-        for home in held:
+        homes = tuple(self._homes(tensor))
+        for home in homes:
             self._ledger.hold(home)
-        return held
+        return homes
 
     def unmark_saved(self, homes: tuple[Home, ...]) -> None:
         """Note that autograd let go of what `mark_saved` returned; from any thread."""
@@ -173,12 +171,17 @@ class LiveMemory:
         claimed: dict[Home, str] = {}
         for category, tensors in claims:
             for tensor in tensors:
-                self.join((tensor,))
-                for plain in plain_tensors(tensor):
-                    home = self._ledger.home_of(plain)
-                    if home is not None:
-                        claimed.setdefault(home, category)
+                for home in self._homes(tensor):
+                    claimed.setdefault(home, category)
         return claimed
+
+    def _homes(self, tensor: Tensor) -> Iterator[Home]:
+        """Yield where a tensor lives, which joins the count if it has not yet."""
+        self.join((tensor,))
+        for plain in readable_tensors(tensor):
+            home = self._ledger.home_of(plain)
+            if home is not None:
+                yield home
 
     def _collect_garbage(self, *, outermost: bool) -> None:
         """Free cycles that nobody reaches: when Python would do it depends on what ran before."""
@@ -222,9 +225,8 @@ class LiveMemory:
 
     def _given(self, values: tuple[object, ...]) -> None:
         for tensor in tensors_in(values):
-            if not is_transformed(tensor):
-                self.join((tensor,))
-                self._ledger.mark(plain_tensors(tensor), GIVEN)
+            self.join((tensor,))
+            self._ledger.mark(readable_tensors(tensor), GIVEN)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
         if not self._witness.off:
@@ -239,7 +241,7 @@ class LiveMemory:
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    self._ledger.mark(plain_tensors(param.grad), GRADIENT)
+                    self._ledger.mark(readable_tensors(param.grad), GRADIENT)
 
     def _step_ended(self, *_: object) -> None:
         if is_compiling():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from ._torch_private import storage_key
 from .allocator import Allocator
 from .claims import claims_of
 from .collectives import Collectives
@@ -19,8 +18,6 @@ from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from torch import Tensor
 
     from pytest_shardcheck.vocabulary.collectives import CollectivesReading
     from pytest_shardcheck.vocabulary.demands import Demands
@@ -64,8 +61,9 @@ class Panel:
         self._surroundings = Surroundings()
         self._live = LiveMemory(device, self._surroundings)
         self._collectives = Collectives(self._surroundings)
-        names = _SavedNames(self._live)
-        self._saved = SavedActivations(self._surroundings, held=names.held, released=names.released)
+        self._saved = SavedActivations(
+            self._surroundings, held=self._live.mark_saved, released=self._live.unmark_saved
+        )
         self._allocator = Allocator(device, on_cpu=demands.allocated)
         self._open = 0
 
@@ -145,19 +143,3 @@ class Panel:
     def log(self) -> dict[str, Any]:
         """Return the whole test's collectives, to be held against those of other ranks."""
         return self._collectives.log()
-
-
-class _SavedNames:
-    """Tells the live counter which storages autograd holds; it keeps them by more than a key."""
-
-    def __init__(self, live: LiveMemory) -> None:
-        self._live = live
-        self._homes: dict[int, Any] = {}
-
-    def held(self, tensor: Tensor) -> None:
-        # A key is a storage's as long as autograd holds it.
-        self._homes[storage_key(tensor.untyped_storage())] = self._live.mark_saved(tensor)
-
-    def released(self, key: int) -> None:
-        if key in self._homes:
-            self._live.unmark_saved(self._homes[key])

@@ -30,7 +30,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from torch import Tensor, nn
 from torch.optim.optimizer import (
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedActivations", "Window"]
 
+_Told = TypeVar("_Told")
 _MOST_EVENTS: Final = 20_000
 _UNKNOWN: Final = -2  # no run of autograd has this number
 _PLAIN: Final = (Tensor, nn.Parameter)
@@ -69,23 +70,23 @@ _PLAIN: Final = (Tensor, nn.Parameter)
 class SavedActivations:
     """What autograd saves on this rank while a window is open.
 
-    `held` is called with each plain tensor that is packed, and `released` with its storage's key
-    when the graph lets go of it: once for each call of `held`, from any thread, and also after the
-    last window.
+    `held` is called with each tensor that is packed, `released` with what that returned when the
+    graph lets go of it: once for each call of `held`, from any thread, and also after the last
+    window.
     """
 
     def __init__(
         self,
         surroundings: Surroundings,
         *,
-        held: Callable[[Tensor], None] | None = None,
-        released: Callable[[int], None] | None = None,
+        held: Callable[[Tensor], _Told] | None = None,
+        released: Callable[[_Told], None] | None = None,
     ) -> None:
         """Install nothing yet."""
         self.plain: Pair = PlainHooks(self)
         self._surroundings = surroundings
-        self._held = held
-        self._released = released
+        self._held: Callable[[Tensor], Any] | None = held
+        self._released: Callable[[Any], None] | None = released
         self._known = KnownState()
         self._stack = HookStack(self)
         self._log: deque[Event] = deque()
@@ -162,15 +163,13 @@ class SavedActivations:
         record.index = 0
         if _is_parameter(tensor if original is None else original):
             record.is_state = True
-            # Half of what a Linear saves: its bytes are nobody's question.
-            record.parts = () if self._released is None else self._parts(tensor)
+            record.parts = ()  # half of what a Linear saves: its bytes are nobody's question
         else:
             record.parts = parts = self._parts(tensor)
             record.is_state = bool(parts) and all(self._known.owns(key) for key, _, _ in parts)
         record.label = self._surroundings.module()
+        record.told = self._held(tensor) if self._held is not None else None
         self._log.append(record)
-        if self._held is not None:
-            self._tell(tensor)
         if len(self._log) > _MOST_EVENTS and not self._replaying.locked():
             self._replay()
 
@@ -184,8 +183,7 @@ class SavedActivations:
             self._turn()
         self._log.append(record)
         if self._released is not None:
-            for key, _, _ in record.parts:
-                self._released(key)
+            self._released(record.told)
 
     def _parts(self, tensor: Tensor) -> tuple[Part, ...]:
         if type(tensor) in _PLAIN and not tensor.is_meta:
@@ -199,11 +197,6 @@ class SavedActivations:
             # Code that works without us works with us.
             self.hidden(f"a saved {type(tensor).__name__} of layout {tensor.layout} has no bytes")
             return ()
-
-    def _tell(self, tensor: Tensor) -> None:
-        if self._held is not None:
-            for part in plain_tensors(tensor):
-                self._held(part)
 
     def _turn(self) -> None:
         self._task = graph_task()

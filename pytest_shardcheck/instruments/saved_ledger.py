@@ -29,8 +29,9 @@ class Record(weakref.ref[object]):
     It comes up in the log twice: when the tensor was packed, and when it was let go of.
     """
 
-    __slots__ = ("index", "is_state", "label", "parts")
+    __slots__ = ("index", "is_state", "label", "parts", "told")
 
+    told: object  # what whoever was told that it is held gave for it
     parts: tuple[Part, ...]
     is_state: bool  # a parameter or buffer
     label: Label  # the module that packed it

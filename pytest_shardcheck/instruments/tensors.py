@@ -72,6 +72,20 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
         yield from plain_tensors(part)
 
 
+def readable_tensors(tensor: Tensor) -> list[Tensor]:
+    """Return the same, and nothing where a storage can't be read: an opaque layout, or a wrapper of
+    torch.func's transforms (what it wraps is seen). For who only looks on: code that works without
+    us must work with us.
+    """
+    try:
+        plain = list(plain_tensors(tensor))
+        for part in plain:
+            part.untyped_storage()
+    except (UsageError, NotImplementedError, RuntimeError):
+        return []
+    return plain
+
+
 def _parts(tensor: Tensor) -> list[Tensor] | None:
     parts = inner_tensors(tensor)
     if parts:

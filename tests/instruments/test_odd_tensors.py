@@ -46,3 +46,12 @@ def test_symbolic_sizes_are_no_memory(meter):
     with meter.measure(model) as measured:
         torch.export.export(model, (batch,), dynamic_shapes=({0: torch.export.Dim("b")},))
     assert measured.memory.peak is not None
+
+
+def test_opaque_layouts_are_saved(meter):
+    leaf = torch.ones(4, 4, requires_grad=True)
+    with meter.measure() as measured:
+        (leaf.to_mkldnn().relu().to_dense()).sum().backward()
+    assert leaf.grad is not None
+    assert measured.saved is not None
+    assert any("has no bytes" in reason for reason in measured.saved.unseen)
