@@ -127,3 +127,14 @@ def run_session(tmp_path_factory) -> SessionRunner:
         # As a shell starts what runs in the background; the sessions would ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return SessionRunner(tmp_path_factory.mktemp("sessions"))
+
+
+@pytest.fixture
+def counted():
+    """Return the live counter alone, from a test's setup on."""
+    from counted import Counted  # not above: it imports torch, and most tests need none here
+
+    counter = Counted()
+    counter.start()
+    yield counter
+    counter.stop()

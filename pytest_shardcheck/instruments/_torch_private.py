@@ -209,10 +209,7 @@ def keep_from_compiler(function: Any) -> None:
     `torch._disable_dynamo` imports dynamo, which takes a second in each rank, and costs 1.5 us a
     call. This is what it ends in.
     """
-    evaluation = torch._C._dynamo.eval_frame
-    skip = evaluation._FrameAction.SKIP
-    strategy = evaluation._FrameExecStrategy(skip, skip)
-    evaluation.set_code_exec_strategy(function.__code__, strategy)
+    _skip_frames([function.__code__], callees=True)
 
 
 # The module whose functions push, pop and forbid hooks on saved tensors. Hooks nest and only the
@@ -330,11 +327,16 @@ def hide_from_compiler(modules: Iterable[ModuleType]) -> None:
     Hooks run where compiled code does, and their frames would be compiled, counted and warned of.
     `torch.compiler.disable` wraps each function, and imports a second's worth of compiler.
     """
-    frames = torch._C._dynamo.eval_frame
-    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
     for module in modules:
-        for code in _codes(vars(module), module.__name__):
-            frames.set_code_exec_strategy(code, skip)
+        _skip_frames(_codes(vars(module), module.__name__), callees=False)
+
+
+def _skip_frames(codes: Iterable[CodeType], *, callees: bool) -> None:
+    frames = torch._C._dynamo.eval_frame
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    strategy = frames._FrameExecStrategy(skip, skip if callees else default)
+    for code in codes:
+        frames.set_code_exec_strategy(code, strategy)
 
 
 def _codes(namespace: Mapping[str, Any], module: str) -> Iterator[CodeType]:

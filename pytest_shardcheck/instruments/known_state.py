@@ -9,7 +9,6 @@ Limits: the parameters and buffers of a module whose forward is called directly,
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ._torch_private import storage_key
+from .surroundings import hush_compiler
 from .tensors import readable_tensors
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class KnownState:
     def start(self) -> None:
         """Look at each module that runs."""
         self._hook = register_module_forward_pre_hook(self._module_begins)
-        # It would be the user's warning about our hook. pytest ends the filter with the test.
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
+        hush_compiler()
 
     def stop(self) -> None:
         """Look at no more modules."""

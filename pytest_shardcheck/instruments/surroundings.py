@@ -128,8 +128,7 @@ class Surroundings:
     def settle(self) -> None:
         """Forget steps that an exception ended; called where no step can be running."""
         self._stacks.steps.clear()
-        # It would be the user's warning about our hooks. pytest ends the filter with the phase.
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
+        hush_compiler()
 
     def learn(self, roots: Iterable[nn.Module]) -> None:
         """Take the names of the modules and parameters below these."""
@@ -223,6 +222,14 @@ class Surroundings:
     def _step_ends(self, *_: object) -> None:
         if not is_compiling() and self._stacks.steps:
             self._stacks.steps.pop()
+
+
+def hush_compiler() -> None:
+    """Ignore torch.compile's warning of global hooks, which would be the user's about ours.
+
+    pytest ends the filter with the phase of a test.
+    """
+    warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
 
 
 def text_of(line: Line | None) -> str:

@@ -14,19 +14,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pytest_shardcheck.instruments import c10d_tap
 from pytest_shardcheck.instruments.collectives import Collectives
-from pytest_shardcheck.instruments.surroundings import Surroundings
 from pytest_shardcheck.vocabulary.collectives import CollectivesReading
 from pytest_shardcheck.vocabulary.errors import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # 2.13 renames
-
-
-@pytest.fixture
-def surroundings():
-    surroundings = Surroundings()
-    surroundings.start()
-    yield surroundings
-    surroundings.stop()
 
 
 @pytest.fixture

@@ -18,14 +18,6 @@ from torch.utils.checkpoint import checkpoint
 MIB = 1 << 20
 
 
-@pytest.fixture
-def counted():
-    counter = Counted()
-    counter.start()
-    yield counter
-    counter.stop()
-
-
 def mebibyte():
     return torch.empty(MIB, dtype=torch.uint8)
 

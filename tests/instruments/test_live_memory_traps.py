@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from counted import Counted
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
@@ -29,14 +28,6 @@ def group():
 @pytest.fixture(scope="module")
 def mesh(group):
     return init_device_mesh("cpu", (1,))
-
-
-@pytest.fixture
-def counted():
-    counter = Counted()
-    counter.start()
-    yield counter
-    counter.stop()
 
 
 class Naive(TorchDispatchMode):

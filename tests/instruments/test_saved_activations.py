@@ -11,22 +11,8 @@ from torch import nn
 from torch.optim import SGD
 
 from pytest_shardcheck.instruments.saved_activations import SavedActivations
-from pytest_shardcheck.instruments.surroundings import Surroundings
 
 FLOAT = 4
-
-
-@pytest.fixture
-def surroundings():
-    surroundings = Surroundings()
-    surroundings.start()
-    yield surroundings
-    surroundings.stop()
-
-
-@pytest.fixture
-def saved(surroundings):
-    return SavedActivations(surroundings)
 
 
 def measured(saved, body, *known):

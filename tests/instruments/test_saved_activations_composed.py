@@ -21,20 +21,6 @@ from torch.utils.checkpoint import (
 )
 
 from pytest_shardcheck.instruments.saved_activations import SavedActivations
-from pytest_shardcheck.instruments.surroundings import Surroundings
-
-
-@pytest.fixture
-def surroundings():
-    surroundings = Surroundings()
-    surroundings.start()
-    yield surroundings
-    surroundings.stop()
-
-
-@pytest.fixture
-def saved(surroundings):
-    return SavedActivations(surroundings)
 
 
 def measured(saved, body):

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from counted import Counted
 from models import m8
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -23,14 +22,6 @@ from pytest_shardcheck.instruments.watched import opened
 pytestmark = pytest.mark.world_size(2)
 
 STEPS = int(os.environ.get("STEADY_STEPS", "10"))
-
-
-@pytest.fixture
-def counted():
-    counter = Counted()
-    counter.start()
-    yield counter
-    counter.stop()
 
 
 def one_value(counted, step, *watched, warm_ups=2):
