@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -29,6 +30,10 @@ class RankState:
     stop: Message | None = None
     exit: int | None = None
     exit_ns: int = 0
+    # Its end of the channel closes as it dies, with its connections to its peers: before any of
+    # them can report that, and long before a busy nursery tells how it ended.
+    gone: bool = False
+    seen_ns: int = 0  # when it was last seen not to be gone
     stopped: bool = False
     hung_in: Phase | None = None
     hung_ns: int = 0
@@ -131,7 +136,9 @@ class RankState:
 
     def _end(self) -> RankResult:
         """Return what an end without a completion record is: ours, or a death."""
-        return self._without_report("stopped" if self.stopped else "dead", self.phase, self.exit_ns)
+        ours = self.stopped and self.exit in (None, -signal.SIGKILL)
+        time_ns = self.seen_ns if self.gone else self.exit_ns
+        return self._without_report("stopped" if ours else "dead", self.phase, time_ns)
 
     def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
         how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""

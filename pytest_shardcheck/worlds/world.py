@@ -208,8 +208,11 @@ class World:
         # A closed channel has no more news; its rank's end may come without waking anyone.
         wait_readable(waiting, min(timeout_s, 0.01) if quiet_ends else timeout_s)
         for state, channel in zip(self.states, channels, strict=True):
+            if not channel.closed:
+                state.seen_ns = clock.now_ns()
             for message in channel.receive_ready():
                 self._take(state, message)
+            state.gone = channel.closed
             state.capture_fds += channel.take_fds()
         self._drain_outputs()
         known = len(self._processes.exits)
@@ -269,9 +272,13 @@ class World:
 
     def stop(self) -> None:
         """Kill the world; the ranks that still ran are marked as stopped by us."""
-        for state in self.states:
-            state.stopped = state.exit is None and state.hung_in is None
-        kill(self._processes)
+        try:
+            self._pump(0)  # who has died by itself was not stopped
+        finally:
+            for state in self.states:
+                alive = state.exit is None and not (state.gone and not state.complete)
+                state.stopped = alive and state.hung_in is None
+            kill(self._processes)
         deadline = clock.now() + _EXIT_S
         while any(state.exit is None for state in self.states) and clock.now() < deadline:
             self._pump(_TICK_S)

@@ -395,3 +395,38 @@ def test_three_sessions_at_once(run_under, tmp_path):
     for _, session in started:
         assert_as_ever(session)
     assert not list(Path(shared / "temporary").glob("shardcheck-*"))
+
+
+def test_a_death_that_a_busy_nursery_tells_of_too_late(run_session):
+    """The peer fails, its grace ends, and only then is it known that the other was not stopped."""
+    source = """
+        import os, signal, subprocess, time
+        import pytest
+        import torch.distributed as dist
+
+        @pytest.mark.world_size(2)
+        @pytest.mark.parametrize("death", ["SIGKILL", "SIGSEGV"])
+        def test_dies(process_group, world, death):
+            dist.barrier()
+            if world.rank == 0:
+                nursery = os.getppid()
+                os.kill(nursery, signal.SIGSTOP)
+                # Longer than a rank has after its peer has failed.
+                subprocess.Popen(
+                    ["sh", "-c", f"sleep 6; kill -CONT {nursery}"], start_new_session=True
+                )
+                time.sleep(0.2)
+                os.kill(os.getpid(), getattr(signal, death))
+            dist.barrier()
+
+        @pytest.mark.world_size(2)
+        def test_next(process_group):
+            dist.barrier()
+    """
+    session = run_session({"test_late.py": source}, "-rA")
+    for death in ("SIGKILL", "SIGSEGV"):
+        text = session.failure(f"test_dies[world2-{death}]")
+        assert "rank 0 of 2 died in its call first" in text
+        assert f"killed by {death}" in text
+        assert "stopped by pytest-shardcheck" not in text
+    assert session.results["test_next[world2]"] == ["PASSED"]
