@@ -26,7 +26,8 @@ class Nursery:
         """Start the process; it is ready some seconds later, see ``wait_until_ready``."""
         self._log = log
         self._process, self._channel = interpreter.start("nursery", startup, lifeline, log, threads)
-        self._worlds: dict[int, Processes] = {}
+        # By group, from the first that is heard of it: ranks may end before their birth is heard.
+        self._exits: dict[int, dict[int, int]] = {}
         self._buried: set[int] = set()
         self._answers: list[dict[str, Any]] = []
         self._ready = False
@@ -64,17 +65,16 @@ class Nursery:
             for end in ends:
                 end.drop_theirs()
         answer = self._next_answer(_ORDER_TIMEOUT_S, "forked a world")
-        world = Processes(
+        group = answer.get("group")
+        return Processes(
             log=self._log,
             channels=[end.channel for end in ends],
             outputs=[end.output for end in ends],
             pids=answer.get("pids", []),
-            groups=[answer["group"]] if "group" in answer else [],
+            groups=[] if group is None else [group],
+            exits={} if group is None else self._exits.setdefault(group, {}),
             refused=answer.get("why"),
         )
-        for group in world.groups:
-            self._worlds[group] = world
-        return world
 
     def learn(self, modules: list[str]) -> None:
         """Have the nursery import what ranks had to import; it does so before the next order."""
@@ -110,7 +110,7 @@ class Nursery:
             wait_readable([self._channel], 0.1)
             self.update(world)
         world.groups.clear()
-        self._worlds.pop(group, None)
+        self._exits.pop(group, None)
         self._buried.discard(group)
 
     def close(self) -> None:
@@ -122,9 +122,8 @@ class Nursery:
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["kind"] == "exit":
-            world = self._worlds.get(message["group"])
-            if world is not None:
-                world.exits[message["rank"]] = message["status"]
+            exits = self._exits.setdefault(message["group"], {})
+            exits[message["rank"]] = message["status"]
         elif message["kind"] == "buried":
             self._buried.add(message["group"])
         else:

@@ -86,7 +86,7 @@ class _Nursery:
                 elif key.data == "child":
                     self._wakeup.recv(4096)
                     self._reap()
-                else:
+                elif key.data in self._broods:  # not buried since it was dialled
                     self._start_keeper(key.data)
 
     def _take_order(self) -> bool:

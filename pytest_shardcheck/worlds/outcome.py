@@ -171,8 +171,10 @@ def raw_kind(report: Mapping[str, Any]) -> Kind:
     return "passed" if outcome == "passed" else "failed"
 
 
-def describe_exit(status: int) -> str:
-    """Return how a process ended, and what that usually means."""
+def describe_exit(status: int | None) -> str:
+    """Return how a process ended, and what that usually means; None where nobody could tell."""
+    if status is None:
+        return "its connection to the session broke, and how it ended was not told in time"
     if status >= 0:
         return f"left with exit code {status} before its test was done (os._exit, or C code's exit)"
     try:

@@ -90,7 +90,10 @@ class RankState:
     @property
     def _ended_badly(self) -> bool:
         """Tell whether it ended otherwise than by leaving, or by us once it had completed."""
-        return self.exit is not None and not (self.complete and (self.exit == 0 or self.stopped))
+        if self.complete:
+            return self.exit is not None and self.exit != 0 and not self.stopped
+        # How it ended may not be known yet, or ever: it has not passed.
+        return self.exit is not None or self.gone or self.stopped
 
     def reported(self, when: Phase) -> RankResult:
         """Return what this rank reported of a phase, whatever became of it."""
@@ -110,7 +113,7 @@ class RankState:
             message = self.reports.get(phase)
             if message is not None and self._with_report(message).kind != "passed":
                 return self._with_report(message)
-        if self.hung_in is None and self.exit is not None and not self.complete:
+        if self.hung_in is None and self._ended_badly and not self.complete:
             return self._end()
         return self.result(when)
 
@@ -141,7 +144,7 @@ class RankState:
         return self._without_report("stopped" if ours else "dead", self.phase, time_ns)
 
     def _without_report(self, kind: Kind, phase: Phase, time_ns: int) -> RankResult:
-        how = describe_exit(self.exit) if kind == "dead" and self.exit is not None else ""
+        how = describe_exit(self.exit) if kind == "dead" else ""
         detail = "\n".join(filter(None, [how, self.last]))
         return RankResult(
             rank=self.rank,

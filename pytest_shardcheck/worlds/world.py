@@ -168,6 +168,7 @@ class World:
                 break
             pause = deadline - clock.now() if patience_s is None else _TICK_S
             self._pump(min(pause, 1.0))
+        self._wait_for_ends(lambda state: state.gone and not state.complete)
         self._note_the_dead()
         self._note_disagreement()
 
@@ -215,10 +216,8 @@ class World:
             state.gone = channel.closed
             state.capture_fds += channel.take_fds()
         self._drain_outputs()
-        known = len(self._processes.exits)
         self._launcher.update(self._processes)
-        if len(self._processes.exits) > known:
-            self._take_exits()
+        self._take_exits()
 
     def _take_exits(self) -> None:
         for rank, status in self._processes.exits.items():
@@ -279,8 +278,14 @@ class World:
                 alive = state.exit is None and not (state.gone and not state.complete)
                 state.stopped = alive and state.hung_in is None
             kill(self._processes)
+        self._wait_for_ends(lambda _: True)
+
+    def _wait_for_ends(self, of: Callable[[RankState], bool]) -> None:
+        """Wait until it is known how these ranks ended, who end or are dead."""
         deadline = clock.now() + _EXIT_S
-        while any(state.exit is None for state in self.states) and clock.now() < deadline:
+        while any(state.exit is None and of(state) for state in self.states):
+            if clock.now() >= deadline or self._processes.refused:
+                return
             self._pump(_TICK_S)
 
     def interrupt(self, when: Phase) -> Outcome:

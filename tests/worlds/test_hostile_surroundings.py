@@ -430,3 +430,37 @@ def test_a_death_that_a_busy_nursery_tells_of_too_late(run_session):
         assert f"killed by {death}" in text
         assert "stopped by pytest-shardcheck" not in text
     assert session.results["test_next[world2]"] == ["PASSED"]
+
+
+def test_a_session_that_hears_of_deaths_and_births_at_once(run_session):
+    """On a busy machine a rank may have died before the session reads that it was born."""
+    conftest = """
+        import time
+        import pytest_shardcheck.worlds.forked as forked
+
+        def hear_late(*args, wait_readable=forked.wait_readable):
+            time.sleep(0.7)
+            wait_readable(*args)
+
+        forked.wait_readable = hear_late
+    """
+    source = """
+        import os, signal
+        import pytest
+
+        @pytest.mark.world_size(2, timeout=30)
+        @pytest.mark.parametrize("death", ["SIGKILL", "SIGTERM"])
+        def test_dies(world, death):
+            if world.rank == 1:
+                os.kill(os.getpid(), getattr(signal, death))
+
+        @pytest.mark.world_size(2)
+        def test_next(world):
+            pass
+    """
+    session = run_session({"conftest.py": conftest, "test_late.py": source}, "-rA")
+    for death in ("SIGKILL", "SIGTERM"):
+        text = session.failure(f"test_dies[world2-{death}]")
+        assert "rank 1 of 2 died in its call" in text
+        assert f"killed by {death}" in text
+    assert session.results["test_next[world2]"] == ["PASSED"]

@@ -56,6 +56,20 @@ def test_an_end_without_completion_is_a_death_and_ours_a_stop():
     assert state(*PASSED[:1], exit=-9, stopped=True).result("call").kind == "stopped"
 
 
+def test_who_is_gone_has_not_passed_though_nobody_tells_how_it_ended():
+    gone = state(*PASSED[:1], gone=True, seen_ns=7)
+    assert (gone.result("call").kind, gone.result("call").time_ns) == ("dead", 7)
+    assert gone.result_since("setup").kind == "dead"
+    assert gone.result("call").detail.startswith("its connection to the session broke")
+    assert state(*PASSED[:1], stopped=True).result("call").kind == "stopped"
+    assert state(*PASSED, complete=True, gone=True).result("call").kind == "passed"
+
+
+def test_who_died_of_another_signal_than_ours_was_not_stopped():
+    assert state(*PASSED[:1], exit=-11, stopped=True).result("call").kind == "dead"
+    assert state(*PASSED[:1], exit=0, stopped=True).result("call").kind == "dead"
+
+
 def test_what_was_reported_before_a_stop_is_what_counts():
     failed = state(PASSED[0], message("call", "failed"), exit=-9, stopped=True)
     assert failed.result("call").kind == "failed"
