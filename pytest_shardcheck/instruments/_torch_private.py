@@ -34,7 +34,6 @@ ACCUMULATES: Final = (1 << 64) - 1
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
 _FLAT_SHARDS = ("_local_shard", "_mp_shard")
 _FLAT_UNSHARDED = ("_full_param_padded", "_full_prec_full_param_padded")
-_PLAIN = (Tensor, nn.Parameter)
 _FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
 
 
@@ -43,9 +42,16 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def is_ordinary(tensor: Tensor) -> bool:
+    """Tell what nearly all tensors are, by a quick look: of no subclass, strided, with memory."""
+    kind = type(tensor)
+    ordinary = kind is Tensor or kind is nn.Parameter
+    return ordinary and tensor.layout is torch.strided and not tensor.is_meta
+
+
 def inner_tensors(tensor: Tensor) -> list[Tensor] | None:
     """Return the tensors that a wrapper subclass consists of, or None for a plain tensor."""
-    if type(tensor) in _PLAIN:
+    if is_ordinary(tensor):
         return None
     value: Any = tensor  # mypy takes Tensor and the protocol for incompatible
     if is_traceable_wrapper_subclass(value):
@@ -115,9 +121,11 @@ def hidden_grads(module: nn.Module) -> Iterator[Tensor]:
 
 def _flat_parameters(module: nn.Module) -> Iterator[Tensor]:
     """Yield the flat parameter of an FSDP1 module, which only its handle names."""
-    handle = getattr(module, "_handle", None)
-    if handle is not None and _is_of_fsdp(module, "FullyShardedDataParallel"):
-        yield handle.flat_param
+    # The class first: a module searches long for an attribute that it has not.
+    if _is_of_fsdp(module, "FullyShardedDataParallel"):
+        handle = getattr(module, "_handle", None)
+        if handle is not None:
+            yield handle.flat_param
 
 
 def _fsdp2_groups(module: Any) -> list[object]:

@@ -37,9 +37,15 @@ class ByteRanges:
         """Cover the tensor's bytes and return how many of them are new, in bytes."""
         storage = tensor.untyped_storage()
         key = storage_key(storage)
-        # The storage is kept, or a freed one's key could come back while we count.
-        _, intervals = self._storages.setdefault(key, (storage, _Intervals()))
-        limit = storage.nbytes()
+        known = self._storages.get(key)
+        if known is None:
+            # The storage is kept, or a freed one's key could come back while we count.
+            known = self._storages[key] = (storage, _Intervals())
+        intervals, limit = known[1], storage.nbytes()
+        if tensor.is_contiguous():  # one run, as that of nearly all
+            item = tensor.element_size()
+            start = int(tensor.storage_offset()) * item
+            return intervals.add(start, min(start + int(tensor.numel()) * item, limit))
         return sum(intervals.add(start, min(end, limit)) for start, end in runs(tensor))
 
 
@@ -55,6 +61,8 @@ class _Intervals:
         if start >= end:
             return 0
         first = bisect_left(self._ends, start)
+        if first < len(self._ends) and self._starts[first] <= start and end <= self._ends[first]:
+            return 0
         last = bisect_right(self._starts, end)
         if first == last:
             self._starts.insert(first, start)

@@ -177,9 +177,11 @@ class LiveMemory:
 
     def _homes(self, tensor: Tensor) -> Iterator[Home]:
         """Yield where a tensor lives, which joins the count if it has not yet."""
-        self.join((tensor,))
         for plain in readable_tensors(tensor):
             home = self._ledger.home_of(plain)
+            if home is None:
+                self.join((plain,))
+                home = self._ledger.home_of(plain)
             if home is not None:
                 yield home
 

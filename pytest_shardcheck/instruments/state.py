@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from pytest_shardcheck.vocabulary.readings import StateBytes
@@ -110,20 +111,24 @@ class _Count:
 
     def __init__(self, categories: Iterable[str]) -> None:
         self._ranges = ByteRanges()
-        self._bytes: dict[str, dict[str, int]] = {name: defaultdict(int) for name in categories}
+        self._bytes: dict[str, dict[torch.device, int]] = {
+            name: defaultdict(int) for name in categories
+        }
 
     def add(self, category: str, tensors: Iterable[Tensor]) -> None:
         """Count tensors; in a category that is not counted they are only marked as seen."""
+        sizes = self._bytes.get(category)
         for tensor in chain.from_iterable(map(plain_tensors, tensors)):
             new = self._ranges.add(tensor)
-            if category in self._bytes:
-                self._bytes[category][str(tensor.device)] += new
+            if sizes is not None:
+                sizes[tensor.device] += new
 
     def devices(self) -> list[str]:
-        return sorted(set().union(*self._bytes.values()))
+        return sorted(map(str, set().union(*self._bytes.values())))
 
     def on(self, device: str) -> StateBytes:
-        return StateBytes(**{name: sizes.get(device, 0) for name, sizes in self._bytes.items()})
+        key = torch.device(device)
+        return StateBytes(**{name: sizes.get(key, 0) for name, sizes in self._bytes.items()})
 
     def over_all_devices(self) -> StateBytes:
         return StateBytes(**{name: sum(sizes.values()) for name, sizes in self._bytes.items()})

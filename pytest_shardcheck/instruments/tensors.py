@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 
-from ._torch_private import inner_tensors, sparse_coo_tensors
+from ._torch_private import inner_tensors, is_ordinary, sparse_coo_tensors
 
 __tracebackhide__ = hide_from_users
 
@@ -62,6 +62,9 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     Raises:
         UsageError: the tensor has no storage that can be read (mkldnn and other opaque layouts).
     """
+    if is_ordinary(tensor):
+        yield tensor
+        return
     if tensor.is_meta or is_lazy(tensor):
         return
     parts = _parts(tensor)
