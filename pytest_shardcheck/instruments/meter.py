@@ -12,6 +12,7 @@ from pytest_shardcheck.vocabulary.demands import Demands
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
+from .holdings import Holdings
 from .panel import Panel
 from .regions import Measurement, Phase, Region, RegionHooks
 from .state import Watched, measure_state, with_larger_grads
@@ -57,7 +58,7 @@ class Meter:
         """Begin the test's body, which is the region where the test opens none."""
         if self._body is not None and self._body.windows is None:
             self._body.windows = self._panel.open(
-                BODY, self._whole_test.open(), saved=self._demands.saved
+                BODY, Holdings(self._whole_test.open()), saved=self._demands.saved
             )
 
     def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
@@ -92,7 +93,7 @@ class Meter:
             self._open[-1].watched.add(*things, **named)
             return
         self._whole_test.add(*things, **named)
-        self._panel.learn(self._whole_test.open())
+        self._panel.learn(Holdings(self._whole_test.open()))
         if self._body is not None:
             self._listen()
 
@@ -155,7 +156,7 @@ class Meter:
         region.outermost = not self._open
         self._open.append(region)
         self._listen()
-        region.windows = self._panel.open(region.name, region.watched.open(), saved=True)
+        region.windows = self._panel.open(region.name, Holdings(region.watched.open()), saved=True)
 
     def _forget_body(self) -> None:
         if self._body is not None and self._body.windows is not None:
@@ -191,8 +192,9 @@ class Meter:
     def _record(self, region: Region, *, implicit: bool) -> None:
         windows, region.windows = region.windows, None
         assert windows is not None, "a region has windows from its beginning to its end"
-        measured = self._panel.close(windows, region.watched.open())
-        state = measure_state(region.watched, self._device)
+        held = Holdings(region.watched.open())
+        measured = self._panel.close(windows, held)
+        state = measure_state(region.watched, self._device, held=held)
         if region.before_step is not None:
             state = with_larger_grads(state, region.before_step)
         region.reading = Reading(

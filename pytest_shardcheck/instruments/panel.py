@@ -13,7 +13,6 @@ from .claims import claims_of
 from .collectives import Collectives
 from .live_memory import LiveMemory
 from .saved_activations import SavedActivations
-from .state import buffers_in, params_in
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from . import collectives, live_report, saved_activations
     from .allocator import Peaks
-    from .watched import Opened
+    from .holdings import Holdings
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,16 +82,16 @@ class Panel:
         self._allocator.stop()
         self._surroundings.stop()
 
-    def learn(self, opened: Opened) -> None:
+    def learn(self, held: Holdings) -> None:
         """Take the names of watched modules, and count what was there before we followed."""
-        self._surroundings.learn(opened.modules)
-        self._saved.learn(chain(params_in(opened), buffers_in(opened)))
-        for _, tensors in claims_of(opened):
+        self._surroundings.learn(held.roots)
+        self._saved.learn(chain(held.params, held.buffers))
+        for _, tensors in claims_of(held):
             self._live.join(tensors)
 
-    def open(self, region: str, opened: Opened, *, saved: bool) -> Windows:
+    def open(self, region: str, held: Holdings, *, saved: bool) -> Windows:
         """Begin a region; `saved` installs saved-tensor hooks."""
-        self.learn(opened)
+        self.learn(held)
         if not self._open:
             self._surroundings.settle()
         self._open += 1
@@ -108,13 +107,13 @@ class Panel:
             allocator=allocator,
         )
 
-    def close(self, windows: Windows, opened: Opened) -> Measured:
+    def close(self, windows: Windows, held: Holdings) -> Measured:
         """End a region and return what was measured in it."""
         self._open -= 1
         # A trainer may have built what is watched only inside.
-        self._surroundings.learn(opened.modules)
+        self._surroundings.learn(held.roots)
         saved = self._saved.close(windows.saved) if windows.saved is not None else None
-        live = self._live.close(windows.live, lambda: claims_of(opened))
+        live = self._live.close(windows.live, lambda: claims_of(held))
         collectives = self._collectives.close(windows.collectives)
         allocator = self._allocator.close(windows.allocator)
         if self._demands.allocated and self._live.other_threads:

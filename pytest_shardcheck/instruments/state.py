@@ -28,17 +28,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
 from pytest_shardcheck.vocabulary.readings import StateBytes
 
-from ._torch_private import hidden_grads, hidden_params
 from .byte_ranges import ByteRanges
-from .tensors import plain_tensors, tensors_in
-from .watched import Opened, Watched
+from .holdings import Holdings, grads_of
+from .tensors import plain_tensors
+from .watched import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
+
+    from torch import Tensor
 
 __all__ = ["StateAtRest", "Watched", "measure_state", "with_larger_grads"]
 
@@ -53,13 +54,16 @@ class StateAtRest:
     parts: dict[str, StateBytes] = field(default_factory=dict)
 
 
-def measure_state(watched: Watched, device: str, *, grads_only: bool = False) -> StateAtRest:
+def measure_state(
+    watched: Watched, device: str, *, grads_only: bool = False, held: Holdings | None = None
+) -> StateAtRest:
     """Measure what the watched things hold now.
 
     Args:
         watched: what to measure.
         device: the rank's device, which is listed even where nothing lies on it.
         grads_only: leave the optimizers' state out, for who only looks at gradients.
+        held: what was found in `watched` just now, where somebody has looked already.
 
     Returns:
         bytes per device, and per named thing over all devices. A category that was not watched
@@ -68,10 +72,10 @@ def measure_state(watched: Watched, device: str, *, grads_only: bool = False) ->
     Raises:
         UsageError: a tensor whose storage can't be read.
     """
-    everything = watched.open()
+    everything = held or Holdings(watched.open())
     total = _count(everything, everything, grads_only=grads_only)
     parts = {
-        name: _count(part, everything, grads_only=grads_only)
+        name: _count(Holdings(part), everything, grads_only=grads_only)
         for name, part in watched.open_named().items()
     }
     return StateAtRest(
@@ -134,7 +138,7 @@ class _Count:
         return StateBytes(**{name: sum(sizes.values()) for name, sizes in self._bytes.items()})
 
 
-def _count(part: Opened, everything: Opened, *, grads_only: bool) -> _Count:
+def _count(part: Holdings, everything: Holdings, *, grads_only: bool) -> _Count:
     """Count a part; its optimizers' parameters are held against those of everything watched."""
     categories = [*_MODULE_CATEGORIES] if part.has_tensors else []
     count = _Count([*categories, *(["optimizer"] if part.optimizers else [])])
@@ -142,70 +146,21 @@ def _count(part: Opened, everything: Opened, *, grads_only: bool) -> _Count:
     if part.optimizers:
         _add_optimizers(count, part, everything)
         if not grads_only:
-            count.add("optimizer", chain.from_iterable(map(optimizer_state, part.optimizers)))
+            count.add("optimizer", part.optimizer_state)
     return count
 
 
-def _add_modules(count: _Count, part: Opened, names: tuple[str, str, str]) -> None:
+def _add_modules(count: _Count, part: Holdings, names: tuple[str, str, str]) -> None:
     params, grads, buffers = names
-    count.add(params, params_in(part))
-    count.add(grads, grads_in(part))
-    count.add(buffers, buffers_in(part))
+    count.add(params, part.params)
+    count.add(grads, part.grads)
+    count.add(buffers, part.buffers)
 
 
-def _add_optimizers(count: _Count, part: Opened, everything: Opened) -> None:
+def _add_optimizers(count: _Count, part: Holdings, everything: Holdings) -> None:
     # Without a module nothing says which of its parameters are the optimizer's own.
     if everything.has_tensors:
         if part is not everything:
             _add_modules(count, everything, ("", "", ""))
-        groups = list(chain.from_iterable(map(group_params, part.optimizers)))
-        count.add("optimizer", groups)
-        count.add("grads", chain.from_iterable(map(_grad, groups)))
-
-
-def params_in(part: Opened) -> Iterator[Tensor]:
-    for module in part.modules:
-        yield from module.parameters()
-        yield from chain.from_iterable(map(hidden_params, module.modules()))
-    yield from filter(_is_param, part.tensors)
-
-
-def grads_in(part: Opened) -> Iterator[Tensor]:
-    yield from chain.from_iterable(map(_grad, params_in(part)))
-    for module in part.modules:
-        yield from chain.from_iterable(map(hidden_grads, module.modules()))
-
-
-def buffers_in(part: Opened) -> Iterator[Tensor]:
-    for module in part.modules:
-        yield from module.buffers()
-    yield from (tensor for tensor in part.tensors if not _is_param(tensor))
-
-
-def _is_param(tensor: Tensor) -> bool:
-    return isinstance(tensor, nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
-
-
-def _grad(param: Tensor) -> Iterator[Tensor]:
-    # Reading `.grad` of a tensor that is no leaf warns.
-    if param.is_leaf and param.grad is not None:
-        yield param.grad
-
-
-def group_params(optimizer: object) -> Iterator[Tensor]:
-    yield from tensors_in([group["params"] for group in _groups(optimizer) if "params" in group])
-
-
-def _groups(optimizer: object) -> list[dict[str, object]]:
-    # Functional optimizers have one group, under the name in the singular.
-    one = getattr(optimizer, "param_group", None)
-    return list(getattr(optimizer, "param_groups", [] if one is None else [one]))
-
-
-def optimizer_state(optimizer: object) -> Iterator[Tensor]:
-    """Yield state tensors: those in `.state`, a learning rate or other hyperparameter given as a
-    tensor, and what `ZeroRedundancyOptimizer.consolidate_state_dict` keeps for one rank."""
-    yield from tensors_in(getattr(optimizer, "state", None))
-    for group in _groups(optimizer):
-        yield from tensors_in([value for name, value in group.items() if name != "params"])
-    yield from tensors_in(getattr(optimizer, "_all_state_dicts", None))
+        count.add("optimizer", part.group_params)
+        count.add("grads", grads_of(part.group_params))

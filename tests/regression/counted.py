@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from pytest_shardcheck.instruments.claims import claims_of
+from pytest_shardcheck.instruments.holdings import Holdings
 from pytest_shardcheck.instruments.live_memory import LiveMemory
 from pytest_shardcheck.instruments.surroundings import Surroundings
 from pytest_shardcheck.instruments.watched import opened
@@ -41,7 +42,7 @@ class Counted:
         result = SimpleNamespace()
         window = self.memory.open(ceilings or {})
         yield result
-        live = self.memory.close(window, lambda: claims_of(opened(watched)))
+        live = self.memory.close(window, lambda: claims_of(Holdings(opened(watched))))
         result.cpu = live.by_device["cpu"]
         result.by_device = live.by_device
         result.phases = {phase: figures["cpu"] for phase, figures in live.phases.items()}
