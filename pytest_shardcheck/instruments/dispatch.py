@@ -45,6 +45,9 @@ _passes: dict[type, bool] = {FakeTensor: True}
 
 # What AccumulateGrad does with a gradient: it takes it, copies it, or adds it to the one there.
 _ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "copy_", "new_empty_strided"})
+# Gives a collective's result its wrapper; taken for a collective, its argument, the result, would
+# stand for those that wait.
+_WRAPPING: Final = "_wrap_tensor_autograd"
 _RESIZING: Final = frozenset({"set_", "resize_", "resize_as_", "_resize_output_"})
 
 
@@ -150,7 +153,7 @@ class Witness:
     def _after(self, namespace: str, name: str) -> Callable[[Any, Any, Any], None] | None:
         if namespace == "c10d":
             return self._collective
-        if namespace == "_c10d_functional":
+        if namespace == "_c10d_functional" and name != _WRAPPING:
             return self._waited_for if name == "wait_tensor" else self._functional
         if namespace == "inductor" and name == "resize_storage_bytes_":
             return self._resized_inside

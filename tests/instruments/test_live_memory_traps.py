@@ -56,6 +56,16 @@ def test_what_a_dtensor_does_inside(counted, mesh):
     assert region.cpu.growth == 400
 
 
+def test_the_wait_inside_a_collectives_result(counted, group):
+    """The operator that reads an AsyncCollectiveTensor waits for it: nothing is pending then."""
+    with counted.region():
+        held = funcol.all_reduce(torch.ones(100), "sum", group) + 1
+        with counted.region() as after:
+            torch.ones(1)
+    assert type(held) is torch.Tensor
+    assert after.cpu.start == 400  # what is held; unseen, the wait would leave the sum there too
+
+
 def test_views_are_no_allocations(counted):
     whole = torch.ones(100)
     with Naive() as naive:
@@ -101,6 +111,22 @@ def test_unwaited_functional_collectives_keep_their_outputs(counted, group):
     assert region.cpu.growth == 3 * 400
     [record] = region.cpu.grown
     assert (record.bytes, record.count, record.category) == (400, 3, "communication buffers")
+
+
+@pytest.mark.parametrize("call", ["operator", "function"])
+def test_unwaited_functional_collectives_hold_their_arguments_until_the_step_ends(
+    call, counted, group
+):
+    """The function wraps the result by an operator of its own, which is no collective."""
+    reduce = {
+        "operator": lambda x: torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name),
+        "function": lambda x: funcol.all_reduce(x, "sum", group),
+    }[call]
+    with counted.region() as region:
+        for _ in range(3):
+            reduce(torch.ones(100))
+    assert region.cpu.peak - region.cpu.start == 3 * (400 + 400)  # arguments and results
+    assert region.cpu.growth == 3 * 400
 
 
 def test_waited_functional_collectives_keep_nothing(counted, group):
