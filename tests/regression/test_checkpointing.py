@@ -73,3 +73,34 @@ def test_under_fsdp2_nothing_is_gathered_twice(device_mesh, shardcheck):
         step_of(model)
     with shardcheck.measure(model):
         step_of(model)
+
+
+class Layer(nn.Module):
+    """A parameter of its own around two units."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(D))
+        self.attention, self.mlp = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, hidden):
+        return self.mlp(self.attention(hidden * self.scale))
+
+
+# Three layers of three units and the root, which stays whole between forward and backward (A16,
+# pytorch PR 175406: attention was gathered twice in a checkpointed layer's backward).
+@pytest.mark.collectives(all_gather=3 * 3 + 1, phase="forward")
+@pytest.mark.collectives(all_gather=3 * 3, reduce_scatter=3 * 3 + 1, phase="backward")
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
+def test_nested_units_are_gathered_once_in_backward(checkpointed, device_mesh, shardcheck):
+    model = Blocks(checkpointed=checkpointed)
+    model.blocks = nn.ModuleList(Layer() for _ in range(3))
+    model = nn.Sequential(nn.Linear(D, D), model)  # the root's own parameters
+    for layer in model[1].blocks:
+        for unit in (layer.attention, layer.mlp, layer):
+            fully_shard(unit, mesh=device_mesh)
+    fully_shard(model, mesh=device_mesh)
+    for _ in range(2):
+        step_of(model)
+    with shardcheck.measure(model):
+        step_of(model)

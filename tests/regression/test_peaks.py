@@ -14,8 +14,10 @@ from models import m8
 from steps import P, measure_third
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
 
 U = P // 8
 BATCH = 32_768
@@ -131,3 +133,30 @@ def test_a_forward_without_gradients_leaves_the_root_unsharded(shardcheck, devic
     assert reading.memory.growth == 1_024
     [record] = reading.memory.grown
     assert (record.bytes, record.category) == (1_024, "unsharded parameters")
+
+
+class TakesDTensors(TorchDispatchMode):
+    """Name the operators that it sees, and take those of DTensors itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_a_dtensors_operator_does_inside(shardcheck, device_mesh):
+    """It sums first (a buffer of 100 floats), reads that into its result, and lets go of it."""
+    value = DTensor.from_local(torch.ones(100), device_mesh, [Partial()])
+    with TakesDTensors() as naive:
+        value.relu()
+    assert naive.seen == ["aten.relu.default"]
+    with shardcheck.measure() as reading:
+        held = value.relu()
+    assert isinstance(held, DTensor)
+    assert reading.memory.peak_above_start == 2 * 400
+    assert reading.memory.growth == 400
+    # The sum, and the operand that it was made of.
+    assert reading.memory.at_peak["communication buffers"] == 2 * 400
