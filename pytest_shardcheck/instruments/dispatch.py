@@ -25,6 +25,7 @@ from ._torch_private import (
     current_node,
     graph_task,
     keep_from_compiler,
+    propagates_shardings,
     sequence_number,
     works_in,
 )
@@ -170,6 +171,8 @@ class Witness:
                     self._born(tensor, storage, operator)
 
     def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
+        if type(tensor) is FakeTensor and propagates_shardings():
+            return
         device = self._ledger.device_of(tensor.device)
         # A size is a symbol where somebody traces: that is no memory of this rank.
         if device is not None and type(storage.nbytes()) is int:

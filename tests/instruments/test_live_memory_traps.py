@@ -56,6 +56,17 @@ def test_what_a_dtensor_does_inside(counted, mesh):
     assert region.cpu.growth == 400
 
 
+def test_what_a_dtensor_works_out_on_fake_tensors(counted, mesh):
+    """The first call of an operator and a shape infers the result's shape with fake tensors."""
+    value = DTensor.from_local(torch.ones(1_001), mesh, [Shard(0)])
+    peaks = []
+    for _ in range(2):
+        with counted.region() as region:
+            value.exp()
+        peaks.append(region.cpu.peak - region.cpu.start)
+    assert peaks == [4 * 1_001] * 2
+
+
 def test_the_wait_inside_a_collectives_result(counted, group):
     """The operator that reads an AsyncCollectiveTensor waits for it: nothing is pending then."""
     with counted.region():
