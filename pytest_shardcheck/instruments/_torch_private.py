@@ -34,6 +34,7 @@ ACCUMULATES: Final = (1 << 64) - 1
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
 _FLAT_SHARDS = ("_local_shard", "_mp_shard")
 _FLAT_UNSHARDED = ("_full_param_padded", "_full_prec_full_param_padded")
+PLAIN: Final = (Tensor, nn.Parameter)  # the types that wrap nothing
 _FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
 
 
@@ -42,16 +43,9 @@ def storage_key(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
-def is_ordinary(tensor: Tensor) -> bool:
-    """Tell what nearly all tensors are, by a quick look: of no subclass, strided, with memory."""
-    kind = type(tensor)
-    ordinary = kind is Tensor or kind is nn.Parameter
-    return ordinary and tensor.layout is torch.strided and not tensor.is_meta
-
-
 def inner_tensors(tensor: Tensor) -> list[Tensor] | None:
     """Return the tensors that a wrapper subclass consists of, or None for a plain tensor."""
-    if is_ordinary(tensor):
+    if type(tensor) in PLAIN:
         return None
     value: Any = tensor  # mypy takes Tensor and the protocol for incompatible
     if is_traceable_wrapper_subclass(value):

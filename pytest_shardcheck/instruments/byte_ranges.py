@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ._torch_private import storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import torch
     from torch import Tensor
@@ -42,10 +42,6 @@ class ByteRanges:
             # The storage is kept, or a freed one's key could come back while we count.
             known = self._storages[key] = (storage, _Intervals())
         intervals, limit = known[1], storage.nbytes()
-        if tensor.is_contiguous():  # one run, as that of nearly all
-            item = tensor.element_size()
-            start = int(tensor.storage_offset()) * item
-            return intervals.add(start, min(start + int(tensor.numel()) * item, limit))
         return sum(intervals.add(start, min(end, limit)) for start, end in runs(tensor))
 
 
@@ -75,15 +71,18 @@ class _Intervals:
         return end - start - covered
 
 
-def runs(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """Yield the byte ranges [start, end) of the tensor's elements within its storage."""
+def runs(tensor: Tensor) -> Iterable[tuple[int, int]]:
+    """Return the byte ranges [start, end) of the tensor's elements within its storage."""
+    if tensor.numel() == 0:
+        return ()
     item = int(tensor.element_size())
     offset = int(tensor.storage_offset()) * item
-    if tensor.numel() == 0:
-        return
-    if tensor.is_contiguous():
-        yield offset, offset + int(tensor.numel()) * item
-        return
+    if tensor.is_contiguous():  # as nearly all are
+        return ((offset, offset + int(tensor.numel()) * item),)
+    return _strided_runs(tensor, offset, item)
+
+
+def _strided_runs(tensor: Tensor, offset: int, item: int) -> Iterator[tuple[int, int]]:
     run, outer = innermost_run(tensor)
     if math.prod(size for _, size in outer) > MAX_RUNS:
         run, outer = run * math.prod(size for _, size in outer), []

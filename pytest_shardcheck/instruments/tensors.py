@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 
-from ._torch_private import inner_tensors, is_ordinary, sparse_coo_tensors
+from ._torch_private import PLAIN, inner_tensors, sparse_coo_tensors
 
 __tracebackhide__ = hide_from_users
 
@@ -62,8 +62,8 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     Raises:
         UsageError: the tensor has no storage that can be read (mkldnn and other opaque layouts).
     """
-    if is_ordinary(tensor):
-        yield tensor
+    if type(tensor) in PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
+        yield tensor  # as nearly all are
         return
     if tensor.is_meta or is_lazy(tensor):
         return

@@ -52,6 +52,11 @@ class RankState:
         return "exit"
 
     @property
+    def lost(self) -> bool:
+        """Tell whether the rank was gone before it had completed: it has died by itself."""
+        return self.gone and not self.complete
+
+    @property
     def _without_call(self) -> bool:
         setup = self.reports.get("setup")
         return setup is not None and setup["report"]["outcome"] != "passed"

@@ -168,7 +168,7 @@ class World:
                 break
             pause = deadline - clock.now() if patience_s is None else _TICK_S
             self._pump(min(pause, 1.0))
-        self._wait_for_ends(lambda state: state.gone and not state.complete)
+        self._wait_for_ends(lambda state: state.lost)
         self._note_the_dead()
         self._note_disagreement()
 
@@ -275,7 +275,7 @@ class World:
             self._pump(0)  # who has died by itself was not stopped
         finally:
             for state in self.states:
-                alive = state.exit is None and not (state.gone and not state.complete)
+                alive = state.exit is None and not state.lost
                 state.stopped = alive and state.hung_in is None
             kill(self._processes)
         self._wait_for_ends(lambda _: True)

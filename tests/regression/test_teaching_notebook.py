@@ -6,23 +6,12 @@ import pytest
 from models import m8
 from steps import measure_third
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
+from wrapped import ddp, zero1
 
 from pytest_shardcheck import expect
 
 PARAMS = 526_336
-
-
-def ddp(model):
-    model = DistributedDataParallel(model)
-    return model, AdamW(model.parameters())
-
-
-def zero1(model):
-    model = DistributedDataParallel(model)
-    return model, ZeroRedundancyOptimizer(model.parameters(), AdamW)
 
 
 def zero2(model):

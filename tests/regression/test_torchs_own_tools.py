@@ -18,10 +18,9 @@ from steps import step
 from torch._C._distributed_c10d import _dump_fr_trace_json
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.optim import AdamW
+from wrapped import ddp, fsdp2, zero1
 
 pytestmark = [
     pytest.mark.world_size(2),
@@ -33,26 +32,10 @@ def plain(model, _):
     return model, AdamW(model.parameters())
 
 
-def ddp(model, _):
-    model = DistributedDataParallel(model)
-    return model, AdamW(model.parameters())
-
-
-def zero1(model, _):
-    model = DistributedDataParallel(model)
-    return model, ZeroRedundancyOptimizer(model.parameters(), AdamW)
-
-
 def fsdp1(model, _):
     for number, layer in enumerate(model):
         model[number] = FullyShardedDataParallel(layer, device_id="cpu")
     model = FullyShardedDataParallel(model, device_id="cpu")
-    return model, AdamW(model.parameters())
-
-
-def fsdp2(model, mesh, *, reshard=True):
-    for layer in [*model, model]:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
     return model, AdamW(model.parameters())
 
 

@@ -13,10 +13,8 @@ import torch.distributed as dist
 from models import m8
 from steps import measure_third
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
+from wrapped import ddp, fsdp2, zero1
 
 pytestmark = [
     pytest.mark.world_size(2),
@@ -27,23 +25,6 @@ pytestmark = [
 def mixed():
     """Linear, norm and elementwise layers."""
     return nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU(), nn.Linear(256, 256))
-
-
-def ddp(model, _):
-    model = DistributedDataParallel(model)
-    return model, AdamW(model.parameters())
-
-
-def zero1(model, _):
-    model = DistributedDataParallel(model)
-    return model, ZeroRedundancyOptimizer(model.parameters(), AdamW)
-
-
-def fsdp2(model, mesh):
-    for layer in [*model, model]:
-        if any(True for _ in layer.parameters()):
-            fully_shard(layer, mesh=mesh)
-    return model, AdamW(model.parameters())
 
 
 @pytest.mark.parametrize(
