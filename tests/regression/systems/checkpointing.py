@@ -1,0 +1,5 @@
+"""Rows of checkpointing."""
+
+from __future__ import annotations
+
+SYSTEMS = []

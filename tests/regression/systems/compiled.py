@@ -1,0 +1,5 @@
+"""Rows of compiled."""
+
+from __future__ import annotations
+
+SYSTEMS = []

@@ -1,0 +1,5 @@
+"""Rows of deepspeed_zero."""
+
+from __future__ import annotations
+
+SYSTEMS = []

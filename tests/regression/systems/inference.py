@@ -1,0 +1,5 @@
+"""Rows of inference."""
+
+from __future__ import annotations
+
+SYSTEMS = []

@@ -1,0 +1,5 @@
+"""Rows of optimizers."""
+
+from __future__ import annotations
+
+SYSTEMS = []

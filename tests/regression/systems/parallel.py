@@ -1,0 +1,5 @@
+"""Rows of parallel."""
+
+from __future__ import annotations
+
+SYSTEMS = []

@@ -1,0 +1,5 @@
+"""Rows of pipelines."""
+
+from __future__ import annotations
+
+SYSTEMS = []
