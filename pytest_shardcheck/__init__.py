@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         UnmetExpectationError,
         UsageError,
     )
+    from pytest_shardcheck.vocabulary.frameworks import Held
     from pytest_shardcheck.vocabulary.readings import (
         CollectivesReading,
         Crossing,
@@ -51,6 +52,7 @@ __all__ = [
     "Crossing",
     "DeadRankError",
     "HarnessError",
+    "Held",
     "HungRankError",
     "LiveBytes",
     "MemoryReading",

@@ -28,6 +28,9 @@ class Holdings:
         self.roots = opened.modules
         self.optimizers = opened.optimizers
         self.has_tensors = opened.has_tensors
+        self.has_optimizer_state = opened.has_optimizer_state
+        self.things = opened.things
+        self.taught = opened.taught
         self._tensors = opened.tensors
 
     @cached_property
@@ -35,7 +38,8 @@ class Holdings:
         """Parameters, those that only FSDP knows included."""
         own = chain.from_iterable(root.parameters() for root in self.roots)
         hidden = chain.from_iterable(map(hidden_params, self._modules))
-        return [*own, *hidden, *filter(_is_param, self._tensors)]
+        taught = self._taught("parameters", "unsharded parameters")
+        return [*taught, *own, *hidden, *filter(_is_param, self._tensors)]
 
     @cached_property
     def unsharded(self) -> list[Tensor]:
@@ -46,13 +50,14 @@ class Holdings:
     def grads(self) -> list[Tensor]:
         """Gradients of the parameters, and those that are in no `.grad`."""
         hidden = chain.from_iterable(map(hidden_grads, self._modules))
-        return [*grads_of(self.params), *hidden]
+        return [*self._taught("gradients"), *grads_of(self.params), *hidden]
 
     @cached_property
     def buffers(self) -> list[Tensor]:
         """Buffers, and bare tensors that are no parameters."""
         own = chain.from_iterable(root.buffers() for root in self.roots)
-        return [*own, *(tensor for tensor in self._tensors if not _is_param(tensor))]
+        bare = (tensor for tensor in self._tensors if not _is_param(tensor))
+        return [*self._taught("buffers"), *own, *bare]
 
     @cached_property
     def group_params(self) -> list[Tensor]:
@@ -62,7 +67,11 @@ class Holdings:
     @cached_property
     def optimizer_state(self) -> list[Tensor]:
         """State tensors of the optimizers."""
-        return list(chain.from_iterable(map(_optimizer_state, self.optimizers)))
+        own = chain.from_iterable(map(_optimizer_state, self.optimizers))
+        return [*self._taught("optimizer state"), *own]
+
+    def _taught(self, *categories: str) -> list[Tensor]:
+        return [its.tensor for its in self.taught if its.category in categories]
 
     @cached_property
     def _modules(self) -> list[nn.Module]:

@@ -143,6 +143,12 @@ class LiveMemory:
         self.drop(window)
         return live
 
+    def claim(self, claims: Iterable[Claim]) -> None:
+        """Note what tensors are now: they may be gone when the open regions end."""
+        claimed = self._claimed(claims)
+        for window in self._windows:
+            window.claimed.update(claimed)
+
     def drop(self, window: Window) -> None:
         """Forget a region that an exception ended."""
         self._windows.remove(window)
@@ -167,12 +173,13 @@ class LiveMemory:
         for window in self._windows:
             yield from window.all_peaks()
 
-    def _claimed(self, claims: Iterable[Claim]) -> dict[Home, str]:
-        claimed: dict[Home, str] = {}
-        for category, tensors in claims:
-            for tensor in tensors:
+    def _claimed(self, claims: Iterable[Claim]) -> dict[Home, Claim]:
+        claimed: dict[Home, Claim] = {}
+        for claim in claims:
+            for tensor in claim.tensors:
                 for home in self._homes(tensor):
-                    claimed.setdefault(home, category)
+                    # Without the tensors: a reading must not keep any alive.
+                    claimed.setdefault(home, claim._replace(tensors=()))
         return claimed
 
     def _homes(self, tensor: Tensor) -> Iterator[Home]:
@@ -235,19 +242,26 @@ class LiveMemory:
             self._witness.resized(storage, "resize_")
             self._witness.check()
 
+    def step_begins(self) -> None:
+        """Note that a step begins, of an optimizer or of a framework's engine."""
+        self._steps += 1
+
     def _step_begins(self, optimizer: Optimizer, _: Any, __: Any) -> None:
         """Mark gradients: loops clear them before their region ends, or in the next one."""
         if is_compiling():
             return
-        self._steps += 1
+        self.step_begins()
         for group in optimizer.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
                     self._ledger.mark(readable_tensors(param.grad), GRADIENT)
 
     def _step_ended(self, *_: object) -> None:
-        if is_compiling():
-            return
+        if not is_compiling():
+            self.step_ended()
+
+    def step_ended(self) -> None:
+        """Note that the step that began last has ended."""
         # An optimizer inside another (ZeroRedundancyOptimizer's) ends no step of its own.
         self._steps = max(0, self._steps - 1)
         # Steps in a backward's hooks end while its collectives run.

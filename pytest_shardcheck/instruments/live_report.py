@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pytest_shardcheck.vocabulary.memory import (
     LIVE_CATEGORIES,
@@ -15,10 +16,11 @@ from pytest_shardcheck.vocabulary.memory import (
 )
 
 from .blocks import COMMUNICATED, GIVEN, GRADIENT, Block, Device, Home, Ledger, Peak, Place
+from .claims import Claim
 from .surroundings import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from .surroundings import Label, Line
 
@@ -27,8 +29,11 @@ _WHOLE = ""  # the phase that stands for all of them
 _MOST_RECORDS = 10
 
 Kind = tuple[str, int, object, tuple[int, ...]]  # device, bytes, dtype, shape
-# Bytes, dtype, shape, category, the module's label, the line: what a record has, not written yet.
-_Alike = tuple[int, object, tuple[int, ...], str, "Label | None", "Line | None"]
+# What a record has, not written yet: bytes, dtype, shape, category, the module's label, the line,
+# and a framework's name.
+_Alike = tuple[int, object, tuple[int, ...], str, "Label | None", "Line | None", str]
+Claimed = Mapping[Home, Claim]
+_NOBODYS: Final = Claim("", ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class Window:
         self.before = Counter(map(kind_of, ledger.alive()))
         self.crossings: dict[Device, Crossing] = {}
         self.step_ends: list[int] = []
+        # What frameworks said of storages while the region ran: they may be gone when it ends.
+        self.claimed: dict[Home, Claim] = {}
         self._ceilings = ceilings
         self._ledger = ledger
         self._peaks: dict[str, dict[Device, Peak]] = {}
@@ -127,8 +134,9 @@ class Window:
                 return
 
 
-def report(window: Window, ledger: Ledger, claimed: Mapping[Home, str]) -> Live:
+def report(window: Window, ledger: Ledger, claimed: Claimed) -> Live:
     """Say what was alive in a window that has just ended."""
+    claimed = {**window.claimed, **claimed}
     phases = {
         phase: {
             device.name: _live_bytes(window, ledger, claimed, device, peak)
@@ -154,7 +162,7 @@ def kind_of(block: Block) -> Kind:
 
 
 def _live_bytes(
-    window: Window, ledger: Ledger, claimed: Mapping[Home, str], device: Device, peak: Peak
+    window: Window, ledger: Ledger, claimed: Claimed, device: Device, peak: Peak
 ) -> LiveBytes:
     alive = ledger.alive_at(peak, device)
     named = [(block, _category(block, window, claimed, peak.at)) for block in alive]
@@ -166,13 +174,13 @@ def _live_bytes(
         end=peak.end,
         peak=peak.live,
         at_peak={category: size for category, size in at_peak.items() if size},
-        largest=_largest(named),
+        largest=_largest(named, claimed),
     )
 
 
-def _category(block: Block, window: Window, claimed: Mapping[Home, str], at: int) -> str:
-    claim = claimed.get(block.home, "")
-    if claim in ("parameters", "unsharded parameters"):
+def _category(block: Block, window: Window, claimed: Claimed, at: int) -> str:
+    claim, _, _, taught = claimed.get(block.home, _NOBODYS)
+    if taught or claim in ("parameters", "unsharded parameters"):
         return claim
     if block.marks & GRADIENT:
         return "gradients"
@@ -186,7 +194,7 @@ def _category(block: Block, window: Window, claimed: Mapping[Home, str], at: int
 
 
 def _grown(
-    window: Window, ledger: Ledger, claimed: Mapping[Home, str], device: Device
+    window: Window, ledger: Ledger, claimed: Claimed, device: Device
 ) -> tuple[TensorRecord, ...]:
     """Describe what is there in a larger number than at the start, the unclaimed ones first.
 
@@ -203,23 +211,23 @@ def _grown(
         if more[kind_of(block)] > 0:
             more[kind_of(block)] -= 1
             step = 1 + bisect_left(window.step_ends, block.born)
-            left.setdefault(_alike(block, category), []).append(step)
+            left.setdefault(_alike(block, category, claimed), []).append(step)
     return tuple(
         _record(alike, len(steps), tuple(dict.fromkeys(steps)))
         for alike, steps in _most(left).items()
     )
 
 
-def _largest(named: Iterable[tuple[Block, str]]) -> tuple[TensorRecord, ...]:
+def _largest(named: Iterable[tuple[Block, str]], claimed: Claimed) -> tuple[TensorRecord, ...]:
     """Fold equal ones and return the largest, those that were born first leading."""
-    counts = Counter(_alike(block, category) for block, category in named)
+    counts = Counter(_alike(block, category, claimed) for block, category in named)
     return tuple(_record(alike, count) for alike, count in _most(counts).items())
 
 
-def _alike(block: Block, category: str) -> _Alike:
+def _alike(block: Block, category: str, claimed: Claimed) -> _Alike:
     place = block.place
-    shape = tuple(block.shape)
-    return block.bytes, block.dtype, shape, category, place.label, place.line
+    name = claimed.get(block.home, _NOBODYS).name
+    return block.bytes, block.dtype, tuple(block.shape), category, place.label, place.line, name
 
 
 def _most(alike: Mapping[_Alike, _T]) -> dict[_Alike, _T]:
@@ -228,7 +236,7 @@ def _most(alike: Mapping[_Alike, _T]) -> dict[_Alike, _T]:
 
 
 def _record(alike: _Alike, count: int, steps: tuple[int, ...] = ()) -> TensorRecord:
-    size, dtype, shape, category, label, line = alike
+    size, dtype, shape, category, label, line, name = alike
     return TensorRecord(
         bytes=size,
         dtype=str(dtype).removeprefix("torch."),
@@ -238,6 +246,7 @@ def _record(alike: _Alike, count: int, steps: tuple[int, ...] = ()) -> TensorRec
         line=text_of(line),
         count=count,
         steps=steps,
+        name=name,
     )
 
 

@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pytest_shardcheck.vocabulary.demands import Demands
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
+from pytest_shardcheck.vocabulary.frameworks import Frameworks, NoFrameworks
 from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
 from .holdings import Holdings
@@ -32,23 +33,30 @@ class Meter:
     `readings` are in the order in which their regions ended. Gradients are the larger of those at
     a region's end and those at the entry of any `Optimizer.step` inside it.
 
-    Limits: an optimizer that is no `torch.optim.Optimizer` has no such entry, and gradients that
-    it clears before the region ends read 0.
+    Limits: an optimizer that is no `torch.optim.Optimizer` has such an entry only if it was watched
+    when the region began; otherwise gradients that it clears before the region ends read 0.
     """
 
-    def __init__(self, rank: int, device: str, demands: Demands | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        device: str,
+        demands: Demands | None = None,
+        frameworks: Frameworks | None = None,
+    ) -> None:
         """Measure for a rank whose own device is `device` ("cpu", "cuda:0"), from now on."""
+        frameworks = frameworks or NoFrameworks()
         self.readings: list[Reading] = []
         # The names of regions that an exception ended: they have no reading, and were opened.
         self.abandoned: list[str] = []
         self._rank = rank
         self._device = _indexed(device)
         self._demands = demands or Demands()
-        self._panel = Panel(self._device, self._demands)
+        self._panel = Panel(self._device, self._demands, frameworks, self._phase_turns)
         self._open: list[Region] = []
         self._ended: Counter[str] = Counter()
         # What is watched outside any region; the body counts only where a test opens none.
-        self._whole_test = Watched()
+        self._whole_test = Watched.taught_by(frameworks)
         self._body: Region | None = Region(name=BODY, watched=self._whole_test)
         self._hook: RemovableHandle | None = None
         self._closed = False
@@ -235,9 +243,16 @@ class Meter:
             self._hook = None
 
     def _before_step(self, _: Optimizer, __: tuple[Any, ...], ___: dict[str, Any]) -> None:
-        """Measure gradients while a trainer still has them."""
+        self._phase_turns("optimizer")
+
+    def _phase_turns(self, phase: str) -> None:
+        """Note what frameworks hold now, and measure gradients while a trainer still has them."""
         for region in self._open or ([self._body] if self._body else []):
-            now = measure_state(region.watched, self._device, grads_only=True)
+            held = Holdings(region.watched.open())
+            self._panel.note(held)
+            if phase != "optimizer":
+                continue
+            now = measure_state(region.watched, self._device, grads_only=True, held=held)
             before = region.before_step
             region.before_step = now if before is None else with_larger_grads(now, before)
 

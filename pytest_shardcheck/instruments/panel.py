@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 from pytest_shardcheck.vocabulary.errors import UsageError
 
 from .allocator import Allocator
-from .claims import claims_of
+from .brackets import Brackets
+from .claims import claims_of, frameworks_claims_of
 from .collectives import Collectives
 from .live_memory import LiveMemory
 from .saved_activations import SavedActivations
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_shardcheck.vocabulary.collectives import CollectivesReading
     from pytest_shardcheck.vocabulary.demands import Demands
+    from pytest_shardcheck.vocabulary.frameworks import Frameworks
     from pytest_shardcheck.vocabulary.memory import LiveBytes
     from pytest_shardcheck.vocabulary.saved import SavedReading
 
@@ -53,8 +55,17 @@ class Measured:
 class Panel:
     """All instruments of a rank that follow what happens, as opposed to what is held at rest."""
 
-    def __init__(self, device: str, demands: Demands) -> None:
-        """Set the instruments up for a rank whose own device is `device`."""
+    def __init__(
+        self,
+        device: str,
+        demands: Demands,
+        frameworks: Frameworks,
+        on_phase: Callable[[str], None],
+    ) -> None:
+        """Set the instruments up for a rank whose own device is `device`.
+
+        `on_phase` is called where a phase begins or ends that torch knows nothing of.
+        """
         self._device = device
         self._demands = demands
         self._surroundings = Surroundings()
@@ -65,6 +76,8 @@ class Panel:
         )
         self._allocator = Allocator(device, on_cpu=demands.allocated)
         self._open = 0
+        self._on_phase = on_phase
+        self._brackets = Brackets(frameworks, self._phase_begins, self._phase_ends)
 
     def start(self) -> None:
         """Follow from now on; the modes and hooks are those of this thread and of new ones."""
@@ -77,6 +90,7 @@ class Panel:
 
     def stop(self) -> None:
         """Leave nothing behind."""
+        self._brackets.remove()
         self._live.stop()
         self._collectives.stop()
         self._allocator.stop()
@@ -86,8 +100,13 @@ class Panel:
         """Take the names of watched modules, and count what was there before we followed."""
         self._surroundings.learn(held.roots)
         self._saved.learn(chain(held.params, held.buffers))
-        for _, tensors in claims_of(held):
-            self._live.join(tensors)
+        for claim in claims_of(held):
+            self._live.join(claim.tensors)
+
+    def note(self, held: Holdings) -> None:
+        """Note what frameworks hold now: it may be gone when the open regions end."""
+        if held.taught:
+            self._live.claim(frameworks_claims_of(held))
 
     def open(self, region: str, held: Holdings, *, saved: bool) -> Windows:
         """Begin a region; `saved` installs saved-tensor hooks."""
@@ -95,6 +114,7 @@ class Panel:
         if not self._open:
             self._surroundings.settle()
         self._open += 1
+        self._brackets.put(held.things)
         ceilings = self._demands.ceilings_in(region, self._device)
         # The live counter last but for hooks, which allocate nothing: what opens is not measured.
         allocator = self._allocator.open()
@@ -109,7 +129,7 @@ class Panel:
 
     def close(self, windows: Windows, held: Holdings) -> Measured:
         """End a region and return what was measured in it."""
-        self._open -= 1
+        self._closed_one()
         # A trainer may have built what is watched only inside.
         self._surroundings.learn(held.roots)
         saved = self._saved.close(windows.saved) if windows.saved is not None else None
@@ -132,12 +152,29 @@ class Panel:
 
     def drop(self, windows: Windows) -> None:
         """End a region of which nothing is wanted."""
-        self._open -= 1
+        self._closed_one()
         if windows.saved is not None:
             self._saved.close(windows.saved)
         self._live.drop(windows.live)
         self._collectives.close(windows.collectives)
         self._allocator.close(windows.allocator)
+
+    def _closed_one(self) -> None:
+        self._open -= 1
+        if not self._open:
+            self._brackets.remove()
+
+    def _phase_begins(self, phase: str) -> None:
+        self._surroundings.begin(phase)
+        if phase == "optimizer":
+            self._live.step_begins()
+        self._on_phase(phase)
+
+    def _phase_ends(self, phase: str) -> None:
+        self._on_phase(phase)
+        self._surroundings.end()
+        if phase == "optimizer":
+            self._live.step_ended()
 
     def log(self) -> dict[str, Any]:
         """Return the whole test's collectives, to be held against those of other ranks."""

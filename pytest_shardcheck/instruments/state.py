@@ -15,9 +15,10 @@ Every category counts the bytes that its tensors' elements cover, each byte of a
   buffers.
 
 Bytes shared between categories belong to the first of params, grads, buffers, optimizer.
+- of frameworks what `pytest_shardcheck_held` hooks say: DeepSpeed's partitions and master copies.
 
 Limits: state that an optimizer keeps outside `.state`, as python numbers, or in objects that are
-neither mappings, sequences nor dataclasses, is not seen. DeepSpeed's partitions are not known here.
+neither mappings, sequences nor dataclasses, is not seen, unless a framework's hook shows it.
 """
 
 from __future__ import annotations
@@ -141,9 +142,9 @@ class _Count:
 def _count(part: Holdings, everything: Holdings, *, grads_only: bool) -> _Count:
     """Count a part; its optimizers' parameters are held against those of everything watched."""
     categories = [*_MODULE_CATEGORIES] if part.has_tensors else []
-    count = _Count([*categories, *(["optimizer"] if part.optimizers else [])])
+    count = _Count([*categories, *(["optimizer"] if part.has_optimizer_state else [])])
     _add_modules(count, part, _MODULE_CATEGORIES)
-    if part.optimizers:
+    if part.has_optimizer_state:
         _add_optimizers(count, part, everything)
         if not grads_only:
             count.add("optimizer", part.optimizer_state)

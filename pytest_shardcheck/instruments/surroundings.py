@@ -11,10 +11,11 @@ gradient hook is optimizer.
 In backward no module runs. A module is found by the sequence numbers that autograd gave its nodes
 while the module's forward ran.
 
-Limits: a step of an optimizer that is no `torch.optim.Optimizer` is forward. A step that raises
-counts until the next step or region begins. Modules of backward are known for graphs that the main
-thread built. A module's forward that is called directly, not through `module(...)`, has no name;
-nor has one inside a compiled graph: Dynamo would trace the hooks into it.
+Limits: a step of an optimizer that is no `torch.optim.Optimizer` is forward unless it is watched,
+and so is what an engine does around backward and step unless its framework is known. A torch step
+that raises counts until the next step or region begins. Modules of backward are known for graphs
+that the main thread built. A module's forward that is called directly, not through `module(...)`,
+has no name; nor has one inside a compiled graph: Dynamo would trace the hooks into it.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ _SITE: Final = tuple(
 _RUNNERS: Final = tuple(
     site + name + os.sep for site in _SITE for name in ("_pytest", "pluggy", "pytest")
 )
+# What only passes calls on to torch.distributed: the line before it says who communicates.
+_PLUMBING: Final = tuple(
+    site + name.replace("/", os.sep)
+    for site in _SITE
+    for name in ("typing_extensions.py", "deepspeed/comm/", "deepspeed/utils/nvtx.py")
+)
 
 
 class Label:
@@ -86,11 +93,14 @@ NOWHERE: Final = Label("")
 
 
 class _Stacks(threading.local):
-    """The modules that run in a thread, and the autograd runs in which its steps began."""
+    """The modules that run in a thread, the phases begun in it, and the autograd runs they are in.
+
+    The phases are an optimizer's steps, and what a framework's engine does around autograd.
+    """
 
     def __init__(self) -> None:
         self.modules: list[Label] = []
-        self.steps: list[int] = []
+        self.begun: list[tuple[int, str]] = []
 
 
 class Surroundings:
@@ -127,7 +137,7 @@ class Surroundings:
 
     def settle(self) -> None:
         """Forget steps that an exception ended; called where no step can be running."""
-        self._stacks.steps.clear()
+        self._stacks.begun.clear()
         hush_compiler()
 
     def learn(self, roots: Iterable[nn.Module]) -> None:
@@ -141,10 +151,19 @@ class Surroundings:
     def phase(self) -> str:
         """Return "forward", "backward" or "optimizer"."""
         task = graph_task()
-        steps = self._stacks.steps
-        if steps and steps[-1] == task:
-            return "optimizer"
+        begun = self._stacks.begun
+        if begun and begun[-1][0] == task:
+            return begun[-1][1]
         return "forward" if task == -1 else "backward"
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase, whoever runs in it; autograd inside it is backward all the same."""
+        self._stacks.begun.append((graph_task(), phase))
+
+    def end(self) -> None:
+        """End the phase that was begun last."""
+        if self._stacks.begun:
+            self._stacks.begun.pop()
 
     def module(self) -> Label:
         """Return what runs: the innermost module, in backward the one whose node runs."""
@@ -215,13 +234,12 @@ class Surroundings:
             del self._marked[: _MOST_MARKS // 2]
 
     def _step_begins(self, *_: object) -> None:
-        if is_compiling():
-            return
-        self._stacks.steps.append(graph_task())
+        if not is_compiling():
+            self.begin("optimizer")
 
     def _step_ends(self, *_: object) -> None:
-        if not is_compiling() and self._stacks.steps:
-            self._stacks.steps.pop()
+        if not is_compiling():
+            self.end()
 
 
 def hush_compiler() -> None:
@@ -250,6 +268,6 @@ def _seen_from(directory: str, filename: str) -> str:
 
 
 def _is_inner(filename: str) -> bool:
-    if filename.startswith(("<", _OURS, _TORCH, *_RUNNERS)):
+    if filename.startswith(("<", _OURS, _TORCH, *_RUNNERS, *_PLUMBING)):
         return True
     return filename.startswith(_STDLIB) and not filename.startswith(_SITE)

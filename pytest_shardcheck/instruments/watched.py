@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
+from pytest_shardcheck.vocabulary.frameworks import Frameworks, Held, NoFrameworks
 
 from .tensors import SEQUENCES
 
@@ -18,9 +20,11 @@ __tracebackhide__ = hide_from_users
 _OPENED = ("optimizers", "optimizer", "optim", "module", "model", "submod")
 
 _ACCEPTED = (
-    "a module, an optimizer, a parameter or tensor, a list, tuple, set or dict of them, or an "
-    f"object that keeps them in one of {', '.join('.' + name for name in _OPENED)}"
+    "a module, an optimizer, a parameter or tensor, a list, tuple, set or dict of them, an "
+    f"object that keeps them in one of {', '.join('.' + name for name in _OPENED)}, or what a "
+    "pytest_shardcheck_held hook knows"
 )
+_TORCH_ONLY = NoFrameworks()
 
 
 @dataclass(slots=True)
@@ -30,11 +34,24 @@ class Opened:
     modules: list[nn.Module] = field(default_factory=list)
     optimizers: list[object] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
+    # What frameworks say of the modules, optimizers and other objects that were found.
+    taught: list[Held] = field(default_factory=list)
+    # All objects that are more than a container of others.
+    things: list[Any] = field(default_factory=list)
 
     @property
     def has_tensors(self) -> bool:
         """Tell whether anything with parameters, gradients and buffers was found."""
-        return bool(self.modules or self.tensors)
+        return bool(self.modules or self.tensors) or any(
+            its.category != "optimizer state" for its in self.taught
+        )
+
+    @property
+    def has_optimizer_state(self) -> bool:
+        """Tell whether anything that keeps optimizer state was found."""
+        return bool(self.optimizers) or any(
+            its.category == "optimizer state" for its in self.taught
+        )
 
 
 class Watched:
@@ -52,7 +69,15 @@ class Watched:
         """
         self._things: list[object] = []
         self._named: dict[str, object] = {}
+        self._frameworks: Frameworks = _TORCH_ONLY
         self.add(*things, **named)
+
+    @classmethod
+    def taught_by(cls, frameworks: Frameworks) -> Watched:
+        """Return one that watches nothing yet, and knows frameworks beside torch."""
+        watched = cls()
+        watched._frameworks = frameworks
+        return watched
 
     def add(self, *things: object, **named: object) -> None:
         """Watch more; a name that is taken gets both.
@@ -62,26 +87,28 @@ class Watched:
         """
         settled = [_settled(thing) for thing in things]
         settled_named = {name: _settled(thing) for name, thing in named.items()}
-        opened(settled)
-        opened(settled_named.values())
+        opened(settled, self._frameworks)
+        opened(settled_named.values(), self._frameworks)
         self._things += settled
         for name, thing in settled_named.items():
             self._named[name] = [self._named[name], thing] if name in self._named else thing
 
     def copy(self) -> Watched:
         """Return a copy that can be added to alone."""
-        return Watched(*self._things, **self._named)
+        other = Watched.taught_by(self._frameworks)
+        other.add(*self._things, **self._named)
+        return other
 
     def open(self) -> Opened:
         """Return the parts of all things, each once."""
-        return opened([*self._things, *self._named.values()])
+        return opened([*self._things, *self._named.values()], self._frameworks)
 
     def open_named(self) -> dict[str, Opened]:
         """Return the parts under each name."""
-        return {name: opened([thing]) for name, thing in self._named.items()}
+        return {name: opened([thing], self._frameworks) for name, thing in self._named.items()}
 
 
-def opened(things: Iterable[object]) -> Opened:
+def opened(things: Iterable[object], frameworks: Frameworks = _TORCH_ONLY) -> Opened:
     """Open modules, optimizers, tensors, containers and nested sequences or mappings of them.
 
     Raises:
@@ -90,7 +117,7 @@ def opened(things: Iterable[object]) -> Opened:
     result = Opened()
     seen: set[int] = set()
     for thing in things:
-        _open(thing, result, seen)
+        _open(thing, result, seen, frameworks)
     return result
 
 
@@ -105,10 +132,11 @@ def is_optimizer(thing: object) -> bool:
     )
 
 
-def _open(thing: object, result: Opened, seen: set[int]) -> None:
+def _open(thing: object, result: Opened, seen: set[int], frameworks: Frameworks) -> None:
     if id(thing) in seen:
         return
     seen.add(id(thing))
+    taught = _taught(thing, result, frameworks)
     if isinstance(thing, Tensor):
         result.tensors.append(thing)
         return
@@ -116,10 +144,28 @@ def _open(thing: object, result: Opened, seen: set[int]) -> None:
         result.modules.append(thing)
     elif is_optimizer(thing):
         result.optimizers.append(thing)
-    elif not _is_container(thing):
+    elif not taught and not _is_container(thing):
         raise UsageError(f"can't watch {_describe(thing)}; expected {_ACCEPTED}")
     for part in _parts(thing):
-        _open(part, result, seen)
+        _open(part, result, seen, frameworks)
+
+
+def _taught(thing: object, result: Opened, frameworks: Frameworks) -> bool:
+    """Add what frameworks know of a thing; tell whether it is anybody's."""
+    if isinstance(thing, (Tensor, Mapping, *SEQUENCES)):
+        return False
+    result.things.append(thing)
+    held = frameworks.held(thing)
+    if held is None:
+        return False
+    for its in held:
+        if not isinstance(its, Held) or not isinstance(its.tensor, Tensor):
+            raise UsageError(
+                f"pytest_shardcheck_held of {_describe(thing)} gave {_describe(its)}; expected "
+                "pytest_shardcheck.Held(category=..., tensor=a torch.Tensor, name=...)"
+            )
+        result.taught.append(its)
+    return True
 
 
 def _parts(thing: object) -> Iterator[object]:

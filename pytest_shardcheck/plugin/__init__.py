@@ -49,12 +49,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the hooks that a framework may implement."""
+    from pytest_shardcheck.plugin import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
     config.stash[SETTINGS] = read_settings(config)
     for name, description in _MARKERS.items():
         config.addinivalue_line("markers", f"{name}{description}")
-    if IN_CHILD not in config.stash:
+    if IN_CHILD in config.stash:
+        from pytest_shardcheck.adapters import deepspeed
+
+        config.pluginmanager.register(deepspeed, "shardcheck-deepspeed")
+    else:
         config.pluginmanager.register(_Session(), "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 

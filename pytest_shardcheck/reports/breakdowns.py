@@ -87,7 +87,8 @@ def _record(record: TensorRecord) -> str:
     count = f"{record.count} x " if record.count > 1 else ""
     what = f"{count}{format_bytes(record.bytes)} {record.dtype} {list(record.shape)}"
     steps = f"in step {fold_numbers(record.steps)}" if record.steps else ""
-    parts = (f"{what} {record.category}".rstrip(), _where(record), steps)
+    name = f"({record.name})" if record.name else ""
+    parts = (f"{what} {record.category} {name}".rstrip(), _where(record), steps)
     return ", ".join(part for part in parts if part)
 
 

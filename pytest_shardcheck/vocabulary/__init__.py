@@ -10,6 +10,7 @@ from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
     UsageError,
 )
+from pytest_shardcheck.vocabulary.frameworks import Frameworks, Held, NoFrameworks
 from pytest_shardcheck.vocabulary.ranks import fold_numbers, fold_ranks
 from pytest_shardcheck.vocabulary.readings import (
     CATEGORIES,
@@ -45,11 +46,14 @@ __all__ = [
     "CollectivesReading",
     "Crossing",
     "DeadRankError",
+    "Frameworks",
     "HarnessError",
+    "Held",
     "HungRankError",
     "Kind",
     "LiveBytes",
     "MemoryReading",
+    "NoFrameworks",
     "PhaseReading",
     "RankFailedError",
     "RankFigure",

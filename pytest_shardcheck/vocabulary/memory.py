@@ -21,6 +21,8 @@ LIVE_CATEGORIES = (
     "inputs",
     "temporaries",
 )
+# Those that a framework can say of a tensor.
+HELD_CATEGORIES = (*LIVE_CATEGORIES[:5], "communication buffers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,8 @@ class TensorRecord:
     """Describe a storage that was alive: `count` equal ones of `bytes` each.
 
     `shape` and `dtype` are of the tensor that first showed it. `module` is the qualified name of
-    the module that ran ("" outside any), `line` the user's file and line ("train.py:12"). `steps`
+    the module that ran ("" outside any), `line` the user's file and line ("train.py:12"), `name`
+    what the framework that holds it calls it ("" where it was not taught). `steps`
     are the region's steps (from 1, each ends with an optimizer's) in which those were allocated
     that it left behind.
     """
@@ -58,6 +61,7 @@ class TensorRecord:
     line: str = ""
     count: int = 1
     steps: tuple[int, ...] = ()
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,11 +29,13 @@ from pytest_shardcheck.worlds.keys import EXPECTATIONS, RANK, TRACKED
 from pytest_shardcheck.worlds.live_log import LiveLog
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
 from pytest_shardcheck.worlds.ring import Place, Ring
+from pytest_shardcheck.worlds.taught import TaughtFrameworks
 
 if TYPE_CHECKING:
     from pytest_shardcheck.expectations import Expectation
     from pytest_shardcheck.instruments.c10d_tap import Tapped
     from pytest_shardcheck.instruments.meter import Meter
+    from pytest_shardcheck.vocabulary.frameworks import Frameworks
 
 
 @dataclass
@@ -43,6 +45,7 @@ class RankContext:
     rank: int
     order: Order
     channel: Channel
+    frameworks: Frameworks
     meter: Meter | None = None
     gathered: int = 0
     own_tmp_path: Path = field(default_factory=Path)
@@ -58,7 +61,7 @@ class RankContext:
             from pytest_shardcheck.instruments.meter import Meter
 
             demands = demands_of(expectations, self.order.spec, self.rank)
-            self.meter = Meter(self.rank, self.device, demands)
+            self.meter = Meter(self.rank, self.device, demands, self.frameworks)
             # Regions collect garbage where they begin and end: not through all of torch's objects.
             # Only now: the meter looks among them for the meshes that there are.
             gc.freeze()
@@ -116,7 +119,7 @@ def _get_ready(
     os.register_at_fork(after_in_child=channel.close)
     _arm_faulthandler(stack_path(directory, rank))
     _set_environment(order, rank)
-    context = RankContext(rank, order, channel)
+    context = RankContext(rank, order, channel, TaughtFrameworks(item.ihook))
     context.own_tmp_path = _make_tmp_path(item.config, order, rank)
     _seed_and_limit(order.threads, on_cuda=order.spec.device == "cuda")
     no_terminal.refuse_debuggers(rank)

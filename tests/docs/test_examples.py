@@ -8,15 +8,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def file_of(page: Path, number: int, text: str) -> str:
+    """Return where a block lies: each page has a folder, and one block may be its conftest."""
+    folder = "_".join(page.relative_to(ROOT).with_suffix("").parts).lower()
+    first = text.partition("\n")[0]
+    return f"{folder}/conftest.py" if first == "# conftest.py" else f"{folder}/test_{number}.py"
+
+
 EXAMPLES = {
-    f"test_{page.stem.lower()}_{number}.py": text
+    file_of(page, number, text): text
     for page in PAGES
     if page.name != "messages.md"  # its examples fail: that is what they are for
     for number, text in enumerate(blocks(page, "python"))
@@ -24,9 +31,10 @@ EXAMPLES = {
 
 
 def test_every_example_passes(run_session):
-    session = run_session(EXAMPLES, "-p", "no:cacheprovider")
+    session = run_session(EXAMPLES, "-p", "no:cacheprovider", "--import-mode=importlib")
     assert set(session.outcomes) == {"passed"}, session.out
-    assert session.outcomes["passed"] >= len(EXAMPLES)
+    tests = [name for name in EXAMPLES if not name.endswith("conftest.py")]
+    assert session.outcomes["passed"] >= len(tests)
 
 
 def test_the_readme_shows_the_message_that_its_mistake_gives(run_session):

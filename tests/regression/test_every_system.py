@@ -1,23 +1,30 @@
-"""What holds of every system: its peak is the allocator's, its calls are torch's, its steps equal.
+"""What holds of every system of `systems`, in one world each: its peak is the allocator's, its
+calls are those that torch's own counter sees, its steps are alike, and docs/systems has its row.
 
-The systems are those of `systems`, and of the tables in docs/systems.
+`python tests/docs/systems.py` writes the tables of docs/systems with it.
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from systems import SYSTEMS
+from systems.tables import PAGES, row
 from torch.distributed.tensor.debug import CommDebugMode
 
-STEPS = int(os.environ.get("STEADY_STEPS", "5"))
+STEPS = int(os.environ.get("STEADY_STEPS", "3"))
+TABLES = os.environ.get("SHARDCHECK_TABLES")  # where to write rows, instead of comparing them
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # 2.13 renames
+pytestmark = [
+    pytest.mark.max_memory(allocated="4 GB"),  # naming it follows the allocator
+    pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning"),  # 2.13 renames
+]
 
 
 def over(*sizes):
-    """Run on each of these systems that has exactly these world sizes."""
+    """Run on each of the systems that has exactly these world sizes."""
     chosen = [system for system in SYSTEMS if system.sizes == sizes]
 
     def decorate(function):
@@ -27,27 +34,63 @@ def over(*sizes):
     return decorate
 
 
-def trained_twice(system, mesh):
+@over(2, 4)
+def test_at_two_sizes(system, device_mesh, shardcheck, world):
+    hold(system, device_mesh, shardcheck, world)
+
+
+@over(4)
+def test_at_four_ranks(system, device_mesh, shardcheck, world):
+    hold(system, device_mesh, shardcheck, world)
+
+
+def hold(system, mesh, shardcheck, world):
     for package in system.packages:
         pytest.importorskip(package)
     training = system.build(mesh)
     training.step()
     training.step()
-    return training
+    readings = []
+    for _ in range(STEPS):
+        with shardcheck.measure(*training.watched) as measurement:
+            training.step()
+        readings.append(measurement.reading)
+    reading = readings[-1]
+    agrees_with_the_allocator(reading.memory, system.share)
+    different = [other for other in readings[:-1] if figures(other) != figures(reading)]
+    assert not different
+    agrees_with_torchs_counter(reading.collectives, training)
+    text = row(system.name, shardcheck.gather(reading))
+    if TABLES and world.rank == 0:
+        Path(TABLES, f"{system.id}-{world.size}").write_text(text)
+    elif not TABLES:
+        page = (PAGES / f"{system.page}.md").read_text()
+        assert text in page.splitlines(), f"{text}\nwrite it: python tests/docs/systems.py"
 
 
-def hold(system, mesh, shardcheck):
-    training = trained_twice(system, mesh)
-    with shardcheck.measure(*training.watched) as reading:
-        training.step()
-    memory = reading.memory
-    least, most = system.share
+def agrees_with_the_allocator(memory, share):
+    least, most = share
     assert least <= memory.peak / memory.allocated <= most
     assert sum(memory.at_peak.values()) == memory.peak
     assert memory.growth == 0
 
 
-@over(2, 4)
-@pytest.mark.max_memory(allocated="1 GB")  # naming it follows the allocator
-def test_the_peak_is_the_allocators(system, device_mesh, shardcheck):
-    hold(system, device_mesh, shardcheck)
+def figures(reading):
+    """Return what must be the same in every steady step: everything but when it was."""
+    data = reading.to_json()
+    del data["occurrence"]
+    for device in data["memory"]["allocated_by_device"]:
+        data["memory"]["allocated_by_device"][device] = None  # a total since the test's setup
+    return data
+
+
+# What it does not count (see docs/numbers.md), and what it counts twice.
+UNCOUNTED = ("send", "recv", "barrier")
+
+
+def agrees_with_torchs_counter(collectives, training):
+    mode = CommDebugMode()
+    with mode:
+        training.step()
+    counted = sum(collectives[name].count for name in collectives if name not in UNCOUNTED)
+    assert mode.get_total_counts() == counted

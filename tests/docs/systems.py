@@ -1,0 +1,44 @@
+"""The tables of docs/systems, made by training every system.
+
+``python tests/docs/systems.py`` writes them; tests/regression/test_every_system.py compares rows.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REGRESSION = Path(__file__).parents[1] / "regression"
+sys.path.insert(0, str(REGRESSION))
+
+from systems import SYSTEMS  # noqa: E402
+from systems.tables import PAGES, filled  # noqa: E402
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", str(REGRESSION / "test_every_system.py")],
+            env={**os.environ, "SHARDCHECK_TABLES": folder},
+            check=True,
+        )
+        written = {file.name: file.read_text() for file in Path(folder).iterdir()}
+    rows = {
+        page: [
+            written[f"{system.id}-{size}"]
+            for system in SYSTEMS
+            for size in system.sizes
+            if page in ("README", system.page)
+        ]
+        for page in ("README", *dict.fromkeys(system.page for system in SYSTEMS))
+    }
+    for page, its in rows.items():
+        path = PAGES / f"{page}.md"
+        path.write_text(filled(path.read_text(), its))
+
+
+if __name__ == "__main__":
+    main()
