@@ -45,7 +45,7 @@ _sorts: dict[type, int] = {Tensor: _PLAIN, nn.Parameter: _PLAIN, FakeTensor: _PL
 _passes: dict[type, bool] = {FakeTensor: True}
 
 # What AccumulateGrad does with a gradient: it takes it, copies it, or adds it to the one there.
-_ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "copy_", "new_empty_strided"})
+_ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "new_empty_strided"})
 # Gives a collective's result its wrapper; taken for a collective, its argument, the result, would
 # stand for those that wait.
 _WRAPPING: Final = "_wrap_tensor_autograd"
@@ -158,6 +158,8 @@ class Witness:
             return self._waited_for if name == "wait_tensor" else self._functional
         if namespace == "inductor" and name == "resize_storage_bytes_":
             return self._resized_inside
+        if namespace == "aten" and name == "copy_":
+            return self._copied
         return self._accumulated if namespace == "aten" and name in _ACCUMULATING else None
 
     def _parts(self, value: Any, operator: object) -> None:
@@ -214,12 +216,16 @@ class Witness:
             self.resized(tensor.untyped_storage(), "inductor.resize_storage_bytes_")
 
     def _accumulated(self, _: Any, __: Any, result: Any) -> None:
-        if graph_task() == -1:
-            return
-        node = current_node()
-        if node is None or sequence_number(node) != ACCUMULATES:
-            return
-        self._ledger.mark(_tensors(result), GRADIENT)
+        if _accumulates():
+            self._ledger.mark(_tensors(result), GRADIENT)
+
+    def _copied(self, _: Any, __: Any, result: Any) -> None:
+        """See DDP's reducer put a gradient into its bucket, which a hook may never communicate.
+
+        AccumulateGrad itself copies only into what it has just made, and that is marked.
+        """
+        if _accumulates() and result._is_view():
+            self._ledger.mark(_tensors(result), COMMUNICATED)
 
 
 class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -278,6 +284,14 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 keep_from_compiler(StorageMode.__torch_dispatch__)
+
+
+def _accumulates() -> bool:
+    """Tell whether a gradient is being accumulated, or a hook on that runs."""
+    if graph_task() == -1:
+        return False
+    node = current_node()
+    return node is not None and sequence_number(node) == ACCUMULATES
 
 
 def _is_passed(kind: type) -> bool:

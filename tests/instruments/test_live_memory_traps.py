@@ -14,6 +14,8 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -156,6 +158,33 @@ def test_asynchronous_arguments_count_until_the_wait(counted, group):
         del work
     assert before.cpu.end == 400
     assert region.cpu.growth == 0
+
+
+def keep(state, bucket):
+    done = Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+@pytest.mark.parametrize("hook", [None, keep], ids=["all_reduce", "hook"])
+def test_a_bucket_that_no_collective_reads_is_still_no_gradient(counted, group, hook):
+    """A hook may send a copy, in half precision say, of what the reducer put into the bucket."""
+    model = DistributedDataParallel(nn.Linear(16, 16, bias=False))
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    optimizer = AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        model(torch.ones(4, 16)).sum().backward()
+        optimizer.step()
+
+    step()
+    step()
+    with counted.region(model, optimizer) as region:
+        step()
+    assert region.cpu.at_peak["gradients"] == 1_024
+    assert region.cpu.at_peak["communication buffers"] == 1_024
 
 
 def test_torchs_own_tracker_agrees(counted):
