@@ -149,6 +149,16 @@ def test_bf16_compression_is_refused_on_gloo(process_group, shardcheck):
     assert reading.collectives.total.bytes == P // 2
 
 
+# NCCL sums bf16, and torch knows it.
+@pytest.mark.world_size(2, device="cuda")
+def test_bf16_compression(process_group, world, shardcheck):
+    model = DistributedDataParallel(m8().to(world.device), device_ids=[world.local_rank])
+    model.register_comm_hook(None, bf16_compress_hook)
+    reading = measure_third(shardcheck, model, AdamW(model.parameters()))
+    assert {call.dtype for call in reading.collectives.calls} == {"bfloat16"}
+    assert reading.collectives.total.bytes == P // 2
+
+
 # The gradient of a sum is one number, expanded: no BLAS takes that, so `mm` clones it inside the
 # operator, where no dispatch shows it. The counter's peak stands there, the allocator's is higher
 # by the clone (32 x 256 x 4 B) less what comes after it (a bias' gradient), and 8 B of the group.
