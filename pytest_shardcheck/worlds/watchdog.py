@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from pytest_shardcheck.vocabulary.call_log import ANYONE, Stream
 from pytest_shardcheck.worlds import agreement, clock
@@ -15,6 +16,25 @@ from pytest_shardcheck.worlds.ring import Event, read
 
 # A rank that is stopped (SIGSTOP) or in an uninterruptible call never writes its stack.
 _STACK_TIMEOUT_S = 2.0
+# Frames that every dump has.
+_BELOW: Final = (
+    "/_pytest/",
+    "/pluggy/",
+    "/pytest_shardcheck/_compat",
+    "/pytest_shardcheck/worlds/",
+    "<frozen runpy>",
+    'File "<string>"',
+    "Extension modules:",
+)
+_INSTRUMENTS: Final = "/pytest_shardcheck/instruments/"
+# These call what the test called, and wait with it.
+_PASSING_ON: Final = (
+    "c10d_tap.py",
+    "dispatch.py",
+    "saved_hooks.py",
+    "hook_stack.py",
+    "brackets.py",
+)
 
 
 def cpu_time_ns(pid: int) -> int | None:
@@ -152,16 +172,16 @@ def _size(path: Path) -> int:
 
 
 def _user_frames(text: str) -> str:
-    """Drop the frames below the test: they are the same in every dump and say nothing."""
-    hidden = (
-        "/_pytest/",
-        "/pluggy/",
-        "/pytest_shardcheck/_compat",
-        "/pytest_shardcheck/worlds/",
-        "/pytest_shardcheck/instruments/",
-        "<frozen runpy>",
-        'File "<string>"',
-        "Extension modules:",
-    )
-    lines = [line for line in text.splitlines() if not any(part in line for part in hidden)]
+    """Drop the frames below the test: they are the same in every dump and say nothing.
+
+    Ours are dropped too, unless one of them is where a thread is: then it is we who hang.
+    """
+    lines = []
+    innermost = False
+    for line in text.splitlines():
+        hidden = any(part in line for part in _BELOW)
+        ours = _INSTRUMENTS in line and not line.partition(_INSTRUMENTS)[2].startswith(_PASSING_ON)
+        if not hidden and (_INSTRUMENTS not in line or (ours and innermost)):
+            lines.append(line)
+        innermost = line.endswith("(most recent call first):")
     return "\n".join(lines).strip()
