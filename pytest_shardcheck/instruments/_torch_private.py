@@ -239,6 +239,20 @@ def top_hooks() -> tuple[Any, Any] | None:
     return top
 
 
+@contextmanager
+def hooks_set_aside() -> Iterator[None]:
+    """Run a block without this thread's hooks on saved tensors."""
+    pairs = []
+    while (top := top_hooks()) is not None:
+        pop_hooks()
+        pairs.append(top)
+    try:
+        yield
+    finally:
+        for pair in reversed(pairs):
+            push_hooks(*pair)
+
+
 def hooks_are_enabled() -> bool:
     """Tell whether this thread may push hooks: torch.func transforms forbid it."""
     return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]

@@ -27,7 +27,13 @@ import torch.distributed
 
 from pytest_shardcheck.vocabulary.call_log import Descriptor, Stream
 
-from ._torch_private import schemas_of, unboxed_group
+from ._torch_private import (
+    hooks_are_enabled,
+    hooks_set_aside,
+    profiler_runs,
+    schemas_of,
+    unboxed_group,
+)
 from .groups import Group, group_of
 from .payloads import CANONICAL, describe, key_of
 
@@ -175,6 +181,22 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
         listeners = _listeners
         if not listeners:
             return redispatch(below, *args, **kwargs)
+        if profiler_runs() and hooks_are_enabled():
+            # What runs under a profile keeps the hooks of its thread until it has ended, and a
+            # worker needs the interpreter's lock to let them go, while it holds the lock of its
+            # work. Who asks that work whether it is completed holds the interpreter's: both wait
+            # for ever.
+            with hooks_set_aside():
+                return issue(listeners, below, args, kwargs)
+        return issue(listeners, below, args, kwargs)
+
+    def issue(
+        listeners: tuple[Listener, ...],
+        below: torch._C.DispatchKeySet,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        __tracebackhide__ = True
         call = _tapped(name, args)
         tokens = [listener.issued(call) for listener in listeners]
         try:
