@@ -23,7 +23,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._torch_private import (
     ACCUMULATES,
     current_node,
-    graph_task,
     keep_from_compiler,
     propagates_shardings,
     sequence_number,
@@ -216,15 +215,25 @@ class Witness:
             self.resized(tensor.untyped_storage(), "inductor.resize_storage_bytes_")
 
     def _accumulated(self, _: Any, __: Any, result: Any) -> None:
-        if _accumulates():
+        if self._accumulates():
             self._ledger.mark(_tensors(result), GRADIENT)
+
+    def _accumulates(self) -> bool:
+        """Tell whether a gradient is being accumulated, or a hook on that runs.
+
+        An optimizer that steps in such a hook runs in that node too, and accumulates nothing.
+        """
+        if self.surroundings.phase() != "backward":
+            return False
+        node = current_node()
+        return node is not None and sequence_number(node) == ACCUMULATES
 
     def _copied(self, _: Any, __: Any, result: Any) -> None:
         """See DDP's reducer put a gradient into its bucket, which a hook may never communicate.
 
         AccumulateGrad itself copies only into what it has just made, and that is marked.
         """
-        if _accumulates() and result._is_view():
+        if self._accumulates() and result._is_view():
             self._ledger.mark(_tensors(result), COMMUNICATED)
 
 
@@ -284,14 +293,6 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 keep_from_compiler(StorageMode.__torch_dispatch__)
-
-
-def _accumulates() -> bool:
-    """Tell whether a gradient is being accumulated, or a hook on that runs."""
-    if graph_task() == -1:
-        return False
-    node = current_node()
-    return node is not None and sequence_number(node) == ACCUMULATES
 
 
 def _is_passed(kind: type) -> bool:

@@ -259,6 +259,23 @@ class TestCategories:
         assert region.phases["optimizer"].at_peak["gradients"] == 4 * 16 * 16
         assert region.phases["backward"].at_peak["gradients"] == 4 * 16 * 16
 
+    def test_an_optimizer_in_a_gradients_hook_makes_no_gradients(self, counted):
+        model = nn.Linear(16, 16, bias=False)
+        optimizer = AdamW(model.parameters())
+
+        def hook(param):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        model.weight.register_post_accumulate_grad_hook(hook)
+        with counted.region(model, optimizer) as region:
+            for _ in range(2):
+                model(torch.ones(4, 16)).sum().backward()
+        at_peak = region.phases["optimizer"].at_peak
+        assert at_peak["gradients"] == 1024
+        assert at_peak["optimizer state"] == 2 * 1024 + 4
+        assert at_peak["temporaries"] >= 2 * 1024  # the root of the second moment, and its quotient
+
     def test_saved_at_the_moment_of_the_peak_only(self, counted):
         memory = counted.memory
         saved, other = torch.ones(100), torch.ones(100)
