@@ -219,9 +219,23 @@ def _grown(
 
 
 def _largest(named: Iterable[tuple[Block, str]], claimed: Claimed) -> tuple[TensorRecord, ...]:
-    """Fold equal ones and return the largest, those that were born first leading."""
+    """Fold equal ones and return the largest, those that were born first leading.
+
+    What is a good part of the peak is shown by one of its own at least: the gradients of many
+    layers would leave no line for the temporaries beside them.
+    """
     counts = Counter(_alike(block, category, claimed) for block, category in named)
-    return tuple(_record(alike, count) for alike, count in _most(counts).items())
+    by_size = sorted(counts, key=_larger_first)
+    bytes_of: Counter[str] = Counter()
+    first_of: dict[str, _Alike] = {}
+    for alike in by_size:
+        bytes_of[alike[3]] += alike[0] * counts[alike]
+        first_of.setdefault(alike[3], alike)
+    least = bytes_of.total() // _MOST_RECORDS
+    shown = [first for category, first in first_of.items() if bytes_of[category] >= least]
+    chosen = list(dict.fromkeys([*shown, *by_size]))[:_MOST_RECORDS]
+    chosen.sort(key=_larger_first)
+    return tuple(_record(alike, counts[alike]) for alike in chosen)
 
 
 def _alike(block: Block, category: str, claimed: Claimed) -> _Alike:
@@ -231,8 +245,11 @@ def _alike(block: Block, category: str, claimed: Claimed) -> _Alike:
 
 
 def _most(alike: Mapping[_Alike, _T]) -> dict[_Alike, _T]:
-    largest = sorted(alike, key=lambda one: -one[0])[:_MOST_RECORDS]
-    return {one: alike[one] for one in largest}
+    return {one: alike[one] for one in sorted(alike, key=_larger_first)[:_MOST_RECORDS]}
+
+
+def _larger_first(alike: _Alike) -> int:
+    return -alike[0]
 
 
 def _record(alike: _Alike, count: int, steps: tuple[int, ...] = ()) -> TensorRecord:

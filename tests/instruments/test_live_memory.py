@@ -309,6 +309,18 @@ class TestCategories:
         assert second.line.startswith("tests/instruments/test_live_memory.py:")
         assert len(held) == len(big) // 2000 + 2
 
+    def test_no_category_hides_what_is_beside_it(self, counted):
+        model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(12)))
+        model(torch.ones(4, 16)).sum().backward()
+        with counted.region(model) as region:
+            model.zero_grad()
+            model(torch.ones(4, 16)).sum().backward()
+            held = [torch.ones(16, 12) for _ in range(12)]
+        records = [(record.category, record.count) for record in region.cpu.largest]
+        # Twelve parameters were made on one line; each gradient is another module's.
+        assert records == [("parameters", 12), *[("gradients", 1)] * 8, ("temporaries", 12)]
+        assert len(held) == 12
+
     def test_modules_have_names(self, counted):
         model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 16))
         region = self.train(counted, model, SGD(model.parameters(), lr=0.1))
