@@ -69,6 +69,11 @@ class Allocator:
             self._sources.append(_Cuda(device))
         self._open: list[Peaks] = []
 
+    @property
+    def follows(self) -> bool:
+        """Tell whether any allocator is followed."""
+        return bool(self._sources)
+
     def start(self) -> None:
         """Begin to follow the allocators."""
         for source in self._sources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,8 @@ class Panel:
         self.learn(held)
         if not self._open:
             self._surroundings.settle()
+            if self._allocator.follows:
+                gc.collect()  # or its first peak has the cycles that the live counter then frees
         self._open += 1
         self._brackets.put(held.things)
         ceilings = self._demands.ceilings_in(region, self._device)

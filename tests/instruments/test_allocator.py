@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from pytest_shardcheck.instruments.allocator import Allocator
+from pytest_shardcheck.instruments.holdings import Holdings
+from pytest_shardcheck.instruments.panel import Panel
+from pytest_shardcheck.instruments.watched import Watched
 from pytest_shardcheck.vocabulary import UsageError
+from pytest_shardcheck.vocabulary.demands import Demands
 
 MIB = 1 << 20
 
@@ -51,6 +55,20 @@ def test_it_sees_workspaces_inside_an_operator(allocator: Allocator) -> None:
     torch.sort(values)
     held_and_outputs = values.nbytes + 1000 * 4 + 1000 * 8
     assert allocator.close(region).allocated["cpu"] > held_and_outputs
+
+
+def test_garbage_is_in_no_region() -> None:
+    panel = Panel("cpu", Demands(allocated=True))
+    panel.start()
+    try:
+        cycle = [torch.empty(MIB, dtype=torch.uint8)]
+        cycle.append(cycle)
+        del cycle
+        windows = panel.open("step", Holdings(Watched().open()), saved=False)
+        measured = panel.close(windows, Holdings(Watched().open()))
+    finally:
+        panel.stop()
+    assert measured.allocated == {"cpu": measured.live["cpu"].peak} == {"cpu": 0}
 
 
 def test_a_profile_that_runs_is_in_the_way() -> None:
