@@ -84,7 +84,9 @@ def _read_allocator(reading: Reading, argument: str, device: str) -> Figure:
     on = memory.allocated_on if argument == "allocated" else memory.reserved_on
     peak = on(device)
     if peak is not None:
-        return Figure(amount=peak)
+        # What the counter saw of it; what an allocator reserves is no tensor's.
+        seen = memory.live_on(device) if argument == "allocated" else None
+        return Figure(amount=peak, breakdown=seen)
     if argument == "reserved":
         kind = device.partition(":")[0]
         return Figure(amount=None, missing=f"only CUDA's allocator reserves memory, not {kind}'s")

@@ -47,7 +47,12 @@ def _of_state(state: StateBytes, argument: str) -> list[str]:
 def _of_live(live: LiveBytes, argument: str) -> list[str]:
     if argument in ("growth", "live"):
         return ["left behind:", *_records(live.grown)] if live.grown else []
-    lines = [f"at the peak: {_sizes(live.at_peak)}"] if live.at_peak else []
+    lines = []
+    if argument == "allocated":
+        theirs = "kernels hold what is above it inside an operator"
+        lines.append(f"the counter's peak: {format_bytes(live.peak)}; {theirs}")
+    if live.at_peak:
+        lines.append(f"at the peak: {_sizes(live.at_peak)}")
     if live.first_crossing is not None:
         lines.append(_crossing(live.first_crossing))
     if live.largest:
