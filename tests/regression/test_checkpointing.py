@@ -1,106 +1,162 @@
 """Activation checkpointing: what is kept at the end of forward, and what recomputation brings back.
 
-L = 4 blocks d -> 4d -> d with ReLU, batch b = 32, d = 256, fp32. A block saves its input (b d), the
-ReLU's output for itself and for the second layer (one tensor of 4 b d): 20 L b d = 655,360 B.
+The figures of `blocks`: an input is b d, what a block saves beside it 4 b d.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from blocks import (
+    HIDDEN,
+    INPUT,
+    INPUTS,
+    WHOLE,
+    Blocks,
+    batch,
+    block,
+    checkpointed,
+    measure_third,
+    reentrant,
+    step,
+)
+from mistakes import caught
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-L, B, D = 4, 32, 256
-CLOSED_FORM = 20 * L * B * D
-INPUTS = 4 * L * B * D  # all that checkpointing keeps
+from pytest_shardcheck import max_memory, max_saved_activations, saved_activations
 
 pytestmark = pytest.mark.world_size(2)
 
 
-class Blocks(nn.Module):
-    def __init__(self, *, checkpointed=False, reentrant=False):
-        super().__init__()
-        self.checkpointed, self.reentrant = checkpointed, reentrant
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(D, 4 * D), nn.ReLU(), nn.Linear(4 * D, D)) for _ in range(L)
-        )
-
-    def forward(self, hidden):
-        for block in self.blocks:
-            if self.checkpointed:
-                hidden = checkpoint(block, hidden, use_reentrant=self.reentrant)
-            else:
-                hidden = block(hidden)
-        return hidden
-
-
-def step_of(model):
-    batch = torch.randn(B, D, requires_grad=True)
-    model(batch).sum().backward()
-
-
-@pytest.mark.saved_activations(bytes=CLOSED_FORM)
+@pytest.mark.saved_activations(bytes=WHOLE)
+@pytest.mark.memory(growth=0)
 @pytest.mark.collectives  # a plain module does not communicate
 def test_without(process_group, shardcheck):
-    model = Blocks()
-    with shardcheck.measure(model) as reading:
-        step_of(model)
-    assert reading.saved.at_forward_end == CLOSED_FORM
+    assert measure_third(shardcheck, Blocks()).saved.at_forward_end == WHOLE
 
 
-# At backward's peak the inputs and one block's other activations.
-@pytest.mark.saved_activations(bytes=INPUTS + 16 * B * D)
-@pytest.mark.saved_activations(bytes=INPUTS, phase="forward")
-@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
-def test_with(reentrant, process_group, shardcheck):
-    model = Blocks(checkpointed=True, reentrant=reentrant)
-    with shardcheck.measure(model) as reading:
-        step_of(model)
-    assert reading.saved.at_forward_end == INPUTS
+# At backward's peak the inputs and one block's other activations (A19: not all of them).
+@pytest.mark.saved_activations(bytes=INPUTS + HIDDEN)
+@pytest.mark.saved_activations(bytes=INPUTS, count=4, phase="forward")
+@pytest.mark.memory(growth=0)
+@pytest.mark.parametrize("call", [checkpointed, reentrant])
+def test_with(call, process_group, shardcheck):
+    assert measure_third(shardcheck, Blocks(call)).saved.at_forward_end == INPUTS
 
 
-# Recomputation is part of a layer's backward, where it is whole already: no gather more.
-@pytest.mark.collectives(all_gather=8, reduce_scatter=4)
-@pytest.mark.collectives(all_gather=4, phase="forward")
-def test_under_fsdp2_nothing_is_gathered_twice(device_mesh, shardcheck):
-    model = Blocks(checkpointed=True)
-    for block in model.blocks:
-        fully_shard(block, mesh=device_mesh, reshard_after_forward=True)
-    fully_shard(model, mesh=device_mesh, reshard_after_forward=True)
-    for _ in range(2):
-        step_of(model)
-    with shardcheck.measure(model):
-        step_of(model)
+def halves(model, hidden):
+    """Run two blocks under a checkpoint of their own, in which each has its own."""
+    for half in (model.blocks[:2], model.blocks[2:]):
+        hidden = checkpointed(
+            lambda x, half=half: checkpointed(half[1], checkpointed(half[0], x)), hidden
+        )
+    return hidden
 
 
-class Layer(nn.Module):
-    """A parameter of its own around two units."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(D))
-        self.attention, self.mlp = nn.Linear(D, D), nn.Linear(D, D)
-
+class Nested(Blocks):
     def forward(self, hidden):
-        return self.mlp(self.attention(hidden * self.scale))
+        return halves(self, hidden)
 
 
-# Three layers of three units and the root, which stays whole between forward and backward (A16,
-# pytorch PR 175406: attention was gathered twice in a checkpointed layer's backward).
-@pytest.mark.collectives(all_gather=3 * 3 + 1, phase="forward")
-@pytest.mark.collectives(all_gather=3 * 3, reduce_scatter=3 * 3 + 1, phase="backward")
-@pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
-def test_nested_units_are_gathered_once_in_backward(checkpointed, device_mesh, shardcheck):
-    model = Blocks(checkpointed=checkpointed)
-    model.blocks = nn.ModuleList(Layer() for _ in range(3))
-    model = nn.Sequential(nn.Linear(D, D), model)  # the root's own parameters
-    for layer in model[1].blocks:
-        for unit in (layer.attention, layer.mlp, layer):
-            fully_shard(unit, mesh=device_mesh)
-    fully_shard(model, mesh=device_mesh)
-    for _ in range(2):
-        step_of(model)
-    with shardcheck.measure(model):
-        step_of(model)
+# Two inputs of halves; in backward also one block's input in the half, and that block's insides.
+@pytest.mark.saved_activations(bytes=2 * INPUT + INPUT + HIDDEN)
+@pytest.mark.saved_activations(bytes=2 * INPUT, phase="forward")
+@pytest.mark.memory(growth=0)
+def test_nested(process_group, shardcheck):
+    measure_third(shardcheck, Nested())
+
+
+# Case A21 (pytorch #115255): hooks that do nothing, in a checkpoint. Nothing is left behind; but
+# hooks of another take what they are around out of a checkpoint that is not reentrant.
+class Hooked(nn.Sequential):
+    def forward(self, hidden):
+        with saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+            return super().forward(hidden)
+
+
+def hooked():
+    return Hooked(*block())
+
+
+@pytest.mark.memory(growth=0)
+@pytest.mark.saved_activations(bytes=INPUTS + HIDDEN)
+def test_a21_hooks_in_a_reentrant_checkpoint(process_group, shardcheck):
+    measure_third(shardcheck, Blocks(reentrant, hooked))
+
+
+@pytest.mark.memory(growth=0)
+def test_a21_hooks_in_a_checkpoint(process_group, shardcheck):
+    reading = measure_third(shardcheck, Blocks(checkpointed, hooked))
+    with caught("655,360 B", "at the end of forward: 655,360 B", "blocks.0.1 131,072 B"):
+        shardcheck.check(reading, max_saved_activations(bytes=INPUTS + HIDDEN))
+
+
+# Selective: what the policy keeps is in no hook, so autograd "saves" the inputs alone, and only the
+# live counter has the rest. Measured over a forward whose output is held.
+
+
+def forward_alone(shardcheck, model):
+    step(model)
+    given = batch()
+    with shardcheck.measure(model) as measurement:
+        output = model(given)
+    output.sum().backward()
+    return measurement.reading
+
+
+def keeping(*, hidden):
+    """Keep the second layer's output, or the first's too."""
+
+    def policy(_, operator, *args, **options):
+        if operator is torch.ops.aten.addmm.default and (hidden or args[1].shape[1] == 1024):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return partial(checkpointed, context_fn=partial(create_selective_checkpoint_contexts, policy))
+
+
+@pytest.mark.memory(growth=INPUTS)  # each block's output, which is the next one's input
+@pytest.mark.saved_activations(bytes=INPUTS)
+def test_selective_keeps_outputs(process_group, shardcheck):
+    forward_alone(shardcheck, Blocks(keeping(hidden=False)))
+
+
+# A policy that keeps both products keeps the first layer's output for ReLU's: nothing is won.
+def test_selective_that_keeps_all_products(process_group, shardcheck):
+    plain = forward_alone(shardcheck, Blocks())
+    assert plain.memory.growth == WHOLE
+    wrong = forward_alone(shardcheck, Blocks(keeping(hidden=True)))
+    shardcheck.check(wrong, saved_activations(bytes=INPUTS))  # no hook sees the rest
+    with caught("655,360 B", "left behind", "131,072 B float32 [32, 1024]", "in blocks.0.0 at"):
+        shardcheck.check(wrong, max_memory(growth=INPUTS))
+
+
+class OnCpu(Blocks):
+    def forward(self, hidden):
+        with save_on_cpu():
+            return super().forward(hidden)
+
+
+# On the CPU what is saved is there already: save_on_cpu keeps the tensors themselves.
+@pytest.mark.saved_activations(bytes=WHOLE)
+@pytest.mark.memory(growth=0)
+def test_save_on_cpu_saves_nothing_on_the_cpu(process_group, shardcheck):
+    measure_third(shardcheck, OnCpu())
+
+
+# On a GPU the copies lie on the host, and the device keeps the output alone. CPU-only machines
+# have no second device to tell them apart.
+@pytest.mark.world_size(2, device="cuda")
+@pytest.mark.memory(growth=INPUT)
+@pytest.mark.memory(growth=WHOLE, device="cpu")
+def test_save_on_cpu_of_a_gpu(process_group, world, shardcheck):
+    model = OnCpu().to(world.device)
+    given = batch().to(world.device)
+    with shardcheck.measure(model) as measurement:
+        output = model(given)
+    shardcheck.check(measurement.reading, saved_activations(bytes=WHOLE))
+    output.sum().backward()
