@@ -53,7 +53,8 @@ def _of_live(live: LiveBytes, argument: str) -> list[str]:
         lines.append(f"the counter's peak: {format_bytes(live.peak)}; {theirs}")
     if live.at_peak:
         lines.append(f"at the peak: {_sizes(live.at_peak)}")
-    if live.first_crossing is not None:
+    # The crossing is the counter's: where the allocator's peak was, nobody knows.
+    if live.first_crossing is not None and argument != "allocated":
         lines.append(_crossing(live.first_crossing))
     if live.largest:
         lines += ["the largest:", *_records(live.largest)]

@@ -101,6 +101,17 @@ def test_memory_that_shrank_has_no_value_to_paste() -> None:
     ]
 
 
+def test_the_allocators_peak_stands_beside_the_counters() -> None:
+    both = MemoryReading(live_by_device={"cpu": LIVE}, allocated_by_device={"cpu": 6_000_000})
+    lines = text(max_memory(allocated="5 MB"), memory=both)
+    assert lines[1] == "  ranks 0-1: 6,000,000 B (6.0 MB), 1,000,000 B (20.0 %) above"
+    assert lines[2] == (
+        "    the counter's peak: 5,131,344 B; kernels hold what is above it inside an operator"
+    )
+    assert lines[3].startswith("    at the peak: parameters 3,026,000 B")
+    assert lines[4] == "    the largest:"  # the counter's crossing is not the allocator's
+
+
 def gather_of(layer: int, **fields: Any) -> Call:
     return Call(
         **{
