@@ -233,9 +233,8 @@ def _largest(named: Iterable[tuple[Block, str]], claimed: Claimed) -> tuple[Tens
         first_of.setdefault(alike[3], alike)
     least = bytes_of.total() // _MOST_RECORDS
     shown = [first for category, first in first_of.items() if bytes_of[category] >= least]
-    chosen = list(dict.fromkeys([*shown, *by_size]))[:_MOST_RECORDS]
-    chosen.sort(key=_larger_first)
-    return tuple(_record(alike, counts[alike]) for alike in chosen)
+    chosen = set(list(dict.fromkeys([*shown, *by_size]))[:_MOST_RECORDS])
+    return tuple(_record(alike, counts[alike]) for alike in by_size if alike in chosen)
 
 
 def _alike(block: Block, category: str, claimed: Claimed) -> _Alike:
