@@ -119,6 +119,7 @@ class _Count:
         self._bytes: dict[str, dict[torch.device, int]] = {
             name: defaultdict(int) for name in categories
         }
+        self._own_params: dict[torch.device, int] = {}
 
     def add(self, category: str, tensors: Iterable[Tensor]) -> None:
         """Count tensors; in a category that is not counted they are only marked as seen."""
@@ -128,15 +129,21 @@ class _Count:
             if sizes is not None:
                 sizes[tensor.device] += new
 
+    def note_own_params(self) -> None:
+        """Take what the optimizers hold so far for parameters of no watched module."""
+        self._own_params = dict(self._bytes["optimizer"])
+
     def devices(self) -> list[str]:
         return sorted(map(str, set().union(*self._bytes.values())))
 
     def on(self, device: str) -> StateBytes:
         key = torch.device(device)
-        return StateBytes(**{name: sizes.get(key, 0) for name, sizes in self._bytes.items()})
+        sizes = {name: sizes.get(key, 0) for name, sizes in self._bytes.items()}
+        return StateBytes(**sizes, own_params=self._own_params.get(key) or None)
 
     def over_all_devices(self) -> StateBytes:
-        return StateBytes(**{name: sum(sizes.values()) for name, sizes in self._bytes.items()})
+        sizes = {name: sum(sizes.values()) for name, sizes in self._bytes.items()}
+        return StateBytes(**sizes, own_params=sum(self._own_params.values()) or None)
 
 
 def _count(part: Holdings, everything: Holdings, *, grads_only: bool) -> _Count:
@@ -164,4 +171,5 @@ def _add_optimizers(count: _Count, part: Holdings, everything: Holdings) -> None
         if part is not everything:
             _add_modules(count, everything, ("", "", ""))
         count.add("optimizer", part.group_params)
+        count.note_own_params()
         count.add("grads", grads_of(part.group_params))

@@ -35,12 +35,18 @@ def breakdown_lines(breakdown: object, argument: str) -> list[str]:
 def _of_state(state: StateBytes, argument: str) -> list[str]:
     del argument
     held = ((category, getattr(state, category)) for category in CATEGORIES)
-    return [
+    lines = [
         ", ".join(
             f"{category} {'not watched' if size is None else format_bytes(size)}"
             for category, size in held
         )
     ]
+    if state.own_params:
+        lines.append(
+            f"of optimizer, {format_bytes(state.own_params)} are parameters that no watched module "
+            "has: master copies, or an optimizer that was built before its model was sharded"
+        )
+    return lines
 
 
 @breakdown_lines.register

@@ -27,12 +27,17 @@ HELD_CATEGORIES = (*LIVE_CATEGORIES[:5], "communication buffers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBytes(Plain):
-    """Hold the state at rest by category; None is what was not watched."""
+    """Hold the state at rest by category; None is what was not watched.
+
+    `own_params` is the part of `optimizer` that are parameters in no watched module: fp32 master
+    copies, or those of an optimizer that was built before its model was sharded. None: no such.
+    """
 
     params: int | None = None
     grads: int | None = None
     optimizer: int | None = None
     buffers: int | None = None
+    own_params: int | None = None
 
     @property
     def state(self) -> int | None:
@@ -126,7 +131,8 @@ class MemoryReading(Plain):
 
         What was watched and lies elsewhere is 0 here; what was not watched is None.
         """
-        return StateBytes(**{name: self._held(name, device) for name in CATEGORIES})
+        names = (*CATEGORIES, "own_params")
+        return StateBytes(**{name: self._held(name, device) for name in names})
 
     def live_on(self, device: str) -> LiveBytes | None:
         """Return the storages alive on `device`; zeros where others were measured, else None.

@@ -164,7 +164,7 @@ def test_parameters_that_only_the_optimizer_holds_are_its_own(model):
     optimizer = SGD(masters, momentum=0.9)
     optimizer.step()
     assert cpu_state(model, optimizer) == StateBytes(
-        params=PARAMS, grads=PARAMS, optimizer=2 * PARAMS, buffers=72
+        params=PARAMS, grads=PARAMS, optimizer=2 * PARAMS, buffers=72, own_params=PARAMS
     )
     # Without the model nothing tells a master copy from a parameter.
     assert cpu_state(optimizer).optimizer == PARAMS

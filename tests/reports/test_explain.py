@@ -53,6 +53,14 @@ def test_a_ceiling_crossed_by_a_byte() -> None:
     assert lines[2].endswith("optimizer not watched, buffers 0 B")
 
 
+def test_parameters_of_the_optimizers_own_are_named() -> None:
+    lines = text(memory(optimizer=0), everywhere(own_params=2_105_344)).splitlines()
+    assert lines[3] == (
+        "    of optimizer, 2,105,344 B are parameters that no watched module has: master copies, "
+        "or an optimizer that was built before its model was sharded"
+    )
+
+
 def test_a_ceiling_of_zero_has_no_percent() -> None:
     lines = text(max_memory(buffers=0), everywhere(buffers=8)).splitlines()
     assert lines[0].startswith("max_memory(buffers): the ceiling of 0 B was crossed")
