@@ -45,7 +45,7 @@ def accumulated(shardcheck, *, quiet):
 SYNC_ONCE = collectives(all_gather=3 * 16, reduce_scatter=8)
 
 
-# All gradients are whole until the last micro-batch: more than a quarter of DDP's state (A3,
+# All gradients are whole until the last micro-batch: a quarter of DDP's state (A3,
 # pytorch #160320).
 @pytest.mark.memory(grads=P // 2)
 @pytest.mark.collectives(all_gather=3 * 16, reduce_scatter=8)
