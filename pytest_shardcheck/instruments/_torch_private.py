@@ -30,6 +30,9 @@ graph_task: Callable[[], int] = torch._C._current_graph_task_id
 # A node's sequence number where it is an AccumulateGrad.
 ACCUMULATES: Final = (1 << 64) - 1
 
+# What runs a module's forward and all hooks around it: its frames say how many modules are called.
+MODULE_CALL: Final[CodeType] = nn.Module._call_impl.__code__
+
 # FlatParameter's documented attributes. They are not all there: mixed precision, offloading and
 # the sharding strategy decide. Freed ones keep their shape with a storage of 0 bytes.
 _FLAT_SHARDS = ("_local_shard", "_mp_shard")

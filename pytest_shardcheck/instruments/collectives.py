@@ -125,7 +125,7 @@ class Collectives:
             return None
         self._names.see(group)
         around = self._surroundings
-        record = _Record(call.descriptor, group, around.phase(), around.module(), around.line(2))
+        record = _Record(call.descriptor, group, around.phase(), around.caller(), around.line(2))
         self._records.append(record)
         return record
 

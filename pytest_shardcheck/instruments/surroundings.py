@@ -15,7 +15,8 @@ Limits: a step of an optimizer that is no `torch.optim.Optimizer` is forward unl
 and so is what an engine does around backward and step unless its framework is known. A torch step
 that raises counts until the next step or region begins. Modules of backward are known for graphs
 that the main thread built. A module's forward that is called directly, not through `module(...)`,
-has no name; nor has one inside a compiled graph: Dynamo would trace the hooks into it.
+has no name; nor has one inside a compiled graph: Dynamo would trace the hooks into it. What a
+module's own forward hooks do is its parent's, but for the calls that they issue in forward.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from torch.optim.optimizer import (
 
 from ._torch_private import (
     ACCUMULATES,
+    MODULE_CALL,
     current_node,
     forward_sequence_number,
     graph_task,
@@ -100,6 +102,7 @@ class _Stacks(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[Label] = []
+        self.left: Label | None = None  # the last that ended, if it has forward hooks of its own
         self.begun: list[tuple[int, str]] = []
 
 
@@ -173,6 +176,18 @@ class Surroundings:
         node = current_node()
         return NOWHERE if node is None else self._module_of(node)
 
+    def caller(self) -> Label:
+        """Return what issues a call: as `module`, and a module whose own forward hooks run.
+
+        They run after ours (tensor parallelism redistributes in them), so it has ended already, but
+        its frame is still there. The frame is not asked whose it is: that would copy its variables,
+        and so keep tensors.
+        """
+        left = self._stacks.left
+        if left is not None and _modules_called() > len(self._stacks.modules):
+            return left
+        return self.module()
+
     def line(self, depth: int = 1) -> Line | None:
         """Return the innermost frame that is neither torch's, pytest's, Python's nor ours."""
         frame: FrameType | None = sys._getframe(depth)
@@ -209,6 +224,7 @@ class Surroundings:
         if not modules and self.on_inputs is not None and graph_task() == -1:
             self.on_inputs(args)
         modules.append(label)
+        self._stacks.left = None
         self._mark(label)
 
     def _module_ends(self, module: nn.Module, _: object, __: object) -> None:
@@ -217,7 +233,8 @@ class Surroundings:
         modules = self._stacks.modules
         # One that began before we started, or in a compiled graph, ends too.
         if modules and modules[-1] is self._labels.get(module):
-            modules.pop()
+            label = modules.pop()
+            self._stacks.left = label if module._forward_hooks else None
         self._mark(modules[-1] if modules else NOWHERE)
 
     def _mark(self, label: Label) -> None:
@@ -240,6 +257,15 @@ class Surroundings:
     def _step_ends(self, *_: object) -> None:
         if not is_compiling():
             self.end()
+
+
+def _modules_called() -> int:
+    frame: FrameType | None = sys._getframe(1)
+    calls = 0
+    while frame is not None:
+        calls += frame.f_code is MODULE_CALL
+        frame = frame.f_back
+    return calls
 
 
 def hush_compiler() -> None:

@@ -85,6 +85,24 @@ def test_modules_in_forward_and_in_backward(recorder: Recorder) -> None:
     assert [seen.module for seen in recorder.of("aten.sum.default")] == [""]
 
 
+def test_the_module_whose_own_forward_hook_issues_a_call(recorder: Recorder) -> None:
+    net, callers = model(), []
+    around = recorder.surroundings
+    around.learn([net])
+
+    def issue(*_: object) -> None:
+        callers.append((around.caller().name, around.module().name))
+
+    for module in (net[0], net[1][1], net):
+        module.register_forward_hook(issue)
+    net[1].register_forward_pre_hook(issue)
+    net(torch.ones(2, 4))
+    issue()
+    # It has ended, and `module` says its parent's name.
+    expected = [("0", "Sequential"), ("1", "1"), ("1.1", "1"), ("Sequential", ""), ("", "")]
+    assert callers == expected
+
+
 def test_an_unknown_module_is_its_class_until_it_is_learnt(recorder: Recorder) -> None:
     net = model()
     label = recorder.surroundings._label(net[0])
