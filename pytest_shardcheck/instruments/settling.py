@@ -138,13 +138,13 @@ class Settling:
         if work is None:
             return
         original = self._original = work.wait
-        note = self._waited
+        note = self.finished
 
         def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(self, *args, **kwargs)
             finally:
-                note(self)
+                note(id(self))
 
         work.wait = wait
 
@@ -165,6 +165,8 @@ class Settling:
     def finished(self, key: int) -> None:
         """Take note that the work of this key was waited for."""
         self.dirty = True
+        if self.at_waits:
+            self.settle()  # while we hold the tensors, which may have no other holder here
         self.pending.waited_for(key)
 
     def step_ended(self) -> None:
@@ -199,11 +201,6 @@ class Settling:
         for _ in range(_BLIND_LOOKS):
             time.sleep(_PAUSE_S)
             self._drain()
-
-    def _waited(self, work: object) -> None:
-        self.finished(id(work))
-        if self.at_waits:
-            self.settle()
 
 
 def _finish(work: Any) -> None:

@@ -47,6 +47,20 @@ def test_work_is_kept_until_it_was_waited_for(settled):
     assert settled.dirty
 
 
+def test_where_waits_settle_the_tensors_are_held_until_workers_sleep():
+    """Or a worker may be the last to let go of them, which the profiler does not see."""
+    kept = []
+    settled = Settling(lambda: kept.append(bool(settled.pending)))
+    settled.issued(None, ["tensors"], key=1)
+    settled.finished(1)
+    assert kept == []
+    settled.issued(None, ["tensors"], key=2)
+    settled.at_waits = True
+    settled.finished(2)  # that of a functional collective, which no `Work.wait` tells
+    assert set(kept) == {True}
+    assert not settled.pending
+
+
 def test_work_of_a_backward_ends_with_it(settled):
     kept = []
 
