@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._torch_private import graph_task, work_class
+from . import c10d_tap
+from ._torch_private import graph_task, work_class, works_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +119,26 @@ class Pending:
         return bool(keys)
 
 
+class _Copies:
+    """The works of gloo's reduce_scatters, each of which has a copy of its input.
+
+    That of a functional collective is C++'s alone: held here, a worker is not the last to hold it.
+    """
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+
+    def issued(self, call: c10d_tap.Tapped) -> bool:
+        return call.descriptor.operation == "reduce_scatter"
+
+    def returned(self, token: bool, result: object) -> None:
+        if token:
+            self.works += works_in(result)
+
+    def failed(self, token: bool) -> None:
+        """Do nothing: there is no work."""
+
+
 class Settling:
     """Wait until what the backend's workers still hold is only what pending work uses."""
 
@@ -128,12 +149,15 @@ class Settling:
         # After each wait, too: so that no worker is the last to let go of anything. The profiler
         # of the allocator's events does not see what they release.
         self.at_waits = False
+        self._copies = _Copies()
         self._drain = drain
         self._workers = Workers()
         self._original: Any = None
 
     def start(self) -> None:
         """Watch `Work.wait`."""
+        if self.at_waits:
+            c10d_tap.listen(self._copies)
         work = work_class()
         if work is None:
             return
@@ -150,6 +174,8 @@ class Settling:
 
     def stop(self) -> None:
         """Undo `start`."""
+        c10d_tap.stop_listening(self._copies)
+        self._copies.works.clear()
         if self._original is not None:
             work_class().wait = self._original
             self._original = None
@@ -167,6 +193,7 @@ class Settling:
         self.dirty = True
         if self.at_waits:
             self.settle()  # while we hold the tensors, which may have no other holder here
+            self._copies.works.clear()  # `is_completed` never says so of these
         self.pending.waited_for(key)
 
     def step_ended(self) -> None:
