@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from models import Net16
+from systems.pipelines import interleaved, one_stage, with_data_parallel
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -93,3 +94,77 @@ def test_a_sharded_stage_gathers(schedule, once, gathers, process_group, shardch
     called = {name: sharding[name].count for name in sharding}
     assert called == {"all_gather": gathers, "reduce_scatter": 3 + 1}
     assert reading.collectives.group("pp").total.count == 2 * 4  # a send and a receive each
+
+
+# M8 in stages, a batch of 32 in eight micro-batches of 4: P = 2,105,344 B, and a layer's input of a
+# micro-batch is 4 x 256 x 4 B.
+P = 2_105_344
+INPUT = 4 * 256 * 4
+
+
+def third_step(shardcheck, training):
+    training.step()
+    training.step()
+    with shardcheck.measure(*training.watched) as measurement:
+        training.step()
+    return measurement.reading
+
+
+def divided(share):
+    """Expect the state of M8 in stages of equal size."""
+    return [
+        pytest.mark.memory(params={n: P // n for n in share}, grads={n: P // n for n in share}),
+        pytest.mark.memory(optimizer={n: 2 * P // n + 16 * 4 // n for n in share}),
+    ]
+
+
+def stages(function):
+    for mark in [*divided((2, 4)), pytest.mark.world_size(2, 4)]:
+        function = mark(function)
+    return function
+
+
+# GPipe saves the inputs of all eight micro-batches on every stage: its 8 / n layers.
+@stages
+@pytest.mark.saved_activations(bytes={n: 8 * (8 // n) * INPUT for n in (2, 4)})
+def test_gpipe_of_m8(process_group, shardcheck):
+    third_step(shardcheck, one_stage(ScheduleGPipe))
+
+
+# Narayanan et al. 2021, section 2.2: in 1F1B a stage has as many micro-batches in flight as stages
+# from it to the end, however many there are. So each has its own ceiling.
+@stages
+@pytest.mark.max_saved_activations(bytes={2: 2 * 4 * INPUT, 4: 4 * 2 * INPUT}, rank=0)
+@pytest.mark.saved_activations(bytes=3 * 2 * INPUT, rank=1, world_size=4)
+@pytest.mark.saved_activations(bytes=2 * 2 * INPUT, rank=2, world_size=4)
+@pytest.mark.saved_activations(bytes={2: 4 * INPUT, 4: 2 * INPUT}, rank=-1)
+@pytest.mark.collectives(send=8, recv=8, rank=0)
+@pytest.mark.collectives(send=8, recv=8, rank=-1)
+@pytest.mark.collectives(send=16, recv=16, rank=[1, 2], world_size=4)  # forth and back
+def test_1f1b_of_m8(process_group, shardcheck):
+    reading = third_step(shardcheck, one_stage(Schedule1F1B))
+    assert reading.collectives["send"].largest == INPUT
+
+
+# Narayanan et al. 2021, section 2.2: with v = 2 stages a rank the bubble halves. What it costs: all
+# but the first and last of 2 n stages send both ways, and (v - 1) n + 2 (n - 1 - r) + 1 stages'
+# micro-batches of 8 / (2 n) layers are in flight on rank r.
+@stages
+@pytest.mark.saved_activations(bytes={2: 5 * 2 * INPUT, 4: 11 * INPUT}, rank=0)
+@pytest.mark.saved_activations(bytes={2: 3 * 2 * INPUT, 4: 5 * INPUT}, rank=-1)
+@pytest.mark.collectives(send=24, recv=24, rank=0)
+@pytest.mark.collectives(send=24, recv=24, rank=-1)
+@pytest.mark.collectives(send=32, recv=32, rank=[1, 2], world_size=4)
+def test_interleaved_1f1b_of_m8(process_group, shardcheck):
+    third_step(shardcheck, interleaved())
+
+
+# Two stages of P / 2, each on two ranks: gradients are averaged once a step, in the last
+# micro-batch's backward, whatever the number of micro-batches.
+@pytest.mark.world_size(4)
+@pytest.mark.memory(params=P // 2, grads=P // 2, optimizer=P + 8 * 4)
+@pytest.mark.collectives(all_reduce=1, phase="backward", ignore=("send", "recv"))
+@pytest.mark.collectives(send=8, recv=8, group="pp")
+def test_1f1b_with_data_parallel(process_group, shardcheck):
+    averaged = third_step(shardcheck, with_data_parallel()).collectives.group("dp")
+    assert averaged.total.bytes == P // 2
