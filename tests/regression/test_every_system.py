@@ -20,6 +20,8 @@ TABLES = os.environ.get("SHARDCHECK_TABLES")  # where to write rows, instead of 
 pytestmark = [
     pytest.mark.max_memory(allocated="4 GB"),  # naming it follows the allocator
     pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning"),  # 2.13 renames
+    # Over two axes local parts are views.
+    pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"),
 ]
 
 

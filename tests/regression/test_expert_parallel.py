@@ -91,8 +91,7 @@ def test_splits_padded_to_be_equal(process_group, shardcheck, world):
         shardcheck.check(reading, max_collectives(wire_bytes=right))
 
 
-# A rank that takes its own counts for the others': the splits of a pair of ranks disagree, and it is
-# said which. gloo itself says nothing, or waits.
+# A rank that takes its own counts for the others': the splits of a pair of ranks disagree.
 SESSION = """
 import pytest
 import torch

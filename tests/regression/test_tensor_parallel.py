@@ -150,7 +150,7 @@ def blocks(mesh, **norm):
 
 
 # A block saves its norm's input and two statistics of 4 B a token of its own, its gathered input,
-# and its columns of 4 h. Korthikanti et al. 2022 gather once more in backward instead of the second.
+# and its columns of 4 h. Korthikanti et al. 2022 don't save the second, and gather it once more.
 SAVED = {n: 2 * ((HIDDEN + 2 * 4 * 16 * 4) // n + HIDDEN + 4 * HIDDEN // n) for n in (2, 4)}
 
 
