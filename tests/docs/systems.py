@@ -25,19 +25,20 @@ def main() -> None:
             env={**os.environ, "SHARDCHECK_TABLES": folder},
             check=True,
         )
-        written = {file.name: file.read_text() for file in Path(folder).iterdir()}
-    rows = {
-        page: [
-            written[f"{system.id}-{size}"]
+        write(Path(folder))
+
+
+def write(folder: Path) -> None:
+    """Fill the pages with the rows that the tests left in a folder, a file each."""
+    for page in ("README", *dict.fromkeys(system.page for system in SYSTEMS)):
+        rows = [
+            (folder / f"{system.id}-{size}").read_text()
             for system in SYSTEMS
-            for size in system.sizes
             if page in ("README", system.page)
+            for size in system.sizes
         ]
-        for page in ("README", *dict.fromkeys(system.page for system in SYSTEMS))
-    }
-    for page, its in rows.items():
         path = PAGES / f"{page}.md"
-        path.write_text(filled(path.read_text(), its))
+        path.write_text(filled(path.read_text(), rows))
 
 
 if __name__ == "__main__":

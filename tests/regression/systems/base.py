@@ -34,6 +34,7 @@ class System:
     page: str  # docs/systems/<page>.md
     build: Callable[[DeviceMesh], Training]
     sizes: tuple[int, ...] = (2, 4)
+    counted: bool = True  # whether CommDebugMode can follow it
     packages: tuple[str, ...] = ()  # what must be installed
     # Counter over allocator at the peak, (least, most), where a kernel has memory of its own.
     share: tuple[float, float] = (0.999, 1.001)
