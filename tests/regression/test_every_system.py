@@ -1,7 +1,7 @@
 """What holds of every system of `systems`, in one world each: its peak is the allocator's, its
 calls are those that torch's own counter sees, its steps are alike, and docs/systems has its row.
 
-`python tests/docs/systems.py` writes the tables of docs/systems with it.
+`python tests/docs/system_tables.py` writes the tables of docs/systems with it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def hold(system, mesh, shardcheck, world):
         Path(TABLES, f"{system.id}-{world.size}").write_text(text)
     elif not TABLES:
         page = (PAGES / f"{system.page}.md").read_text()
-        assert text in page.splitlines(), f"{text}\nwrite it: python tests/docs/systems.py"
+        assert text in page.splitlines(), f"{text}\nwrite it: python tests/docs/system_tables.py"
 
 
 def agrees_with_the_allocator(memory, share):

@@ -1,6 +1,6 @@
 """The tables of docs/systems, made by training every system.
 
-``python tests/docs/systems.py`` writes them; tests/regression/test_every_system.py compares rows.
+``python tests/docs/system_tables.py`` writes them; tests/regression/test_every_system.py compares rows.
 """
 
 from __future__ import annotations
