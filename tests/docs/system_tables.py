@@ -1,6 +1,6 @@
 """The tables of docs/systems, made by training every system.
 
-``python tests/docs/system_tables.py`` writes them; tests/regression/test_every_system.py compares rows.
+``python tests/docs/system_tables.py`` writes them; test_every_system.py compares each row.
 """
 
 from __future__ import annotations
