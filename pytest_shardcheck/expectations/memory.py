@@ -70,7 +70,7 @@ def _read_live(reading: Reading, argument: str, device: str, phase: str | None) 
         memory = reading.phases[phase].memory
     live = memory.live_on(device)
     if live is None:
-        return Figure(amount=None, missing="live memory was not measured")
+        return Figure(amount=None, missing=memory.live_unmeasured or "live memory was not measured")
     return Figure(amount=_amount(live, argument), breakdown=live)
 
 

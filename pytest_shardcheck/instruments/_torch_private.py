@@ -351,14 +351,46 @@ def axes_of(mesh: DeviceMesh) -> list[tuple[str, str]]:
     return list(zip(mesh.mesh_dim_names or (), map(str, names), strict=False))
 
 
-def hide_from_compiler(modules: Iterable[ModuleType]) -> None:
-    """Keep torch.compile from compiling the functions of these modules.
+def hide_from_compiler(modules: Iterable[ModuleType], *, callees: bool) -> None:
+    """Keep torch.compile from compiling the functions of these modules, and what those call.
 
     Hooks run where compiled code does, and their frames would be compiled, counted and warned of.
     `torch.compiler.disable` wraps each function, and imports a second's worth of compiler.
     """
     for module in modules:
-        _skip_frames(_codes(vars(module), module.__name__), callees=False)
+        _skip_frames(_codes(vars(module), module.__name__), callees=callees)
+
+
+def inductor_graph_class() -> Any:
+    """Return the class whose calls run what inductor compiled, None where nobody loaded it."""
+    module = sys.modules.get("torch._inductor.output_code")
+    return getattr(module, "CompiledFxGraph", None)
+
+
+def inductor_modules() -> int:
+    """Return how many modules inductor has generated and loaded in this process."""
+    codecache = sys.modules.get("torch._inductor.codecache")
+    cache = getattr(codecache, "PyCodeCache", None)
+    return len(cache.modules) if cache is not None else 0
+
+
+def watch_calls(callable_class: Any, note: Callable[[], None]) -> Callable[[], None]:
+    """Call `note` before each call of an instance of a class; return what undoes it.
+
+    AOTAutograd calls its compiled graphs without any hook.
+    """
+    original = callable_class.__call__
+
+    def __call__(graph: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        note()
+        return original(graph, *args, **kwargs)
+
+    def undo() -> None:
+        callable_class.__call__ = original
+
+    _skip_frames([__call__.__code__], callees=False)
+    callable_class.__call__ = __call__
+    return undo
 
 
 def _skip_frames(codes: Iterable[CodeType], *, callees: bool) -> None:

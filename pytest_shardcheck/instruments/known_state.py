@@ -37,17 +37,33 @@ class KnownState:
         self._tensors: dict[int, list[weakref.ref[Tensor]]] = {}
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._hook: RemovableHandle | None = None
+        self._looking = False
+
+    def install(self) -> None:
+        """Install the hook, before `start` would.
+
+        torch.compile guards on global hooks: one that came with each region would make it compile
+        everything once more in each, and give up, to run eagerly, at the eighth.
+        """
+        if self._hook is None:
+            self._hook = register_module_forward_pre_hook(self._module_begins)
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._looking = False
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def start(self) -> None:
         """Look at each module that runs."""
-        self._hook = register_module_forward_pre_hook(self._module_begins)
+        self.install()
+        self._looking = True
         hush_compiler()
 
     def stop(self) -> None:
         """Look at no more modules."""
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._looking = False
 
     def learn(self, tensors: Iterable[Tensor]) -> None:
         """Take these for parameters and buffers."""
@@ -71,6 +87,8 @@ class KnownState:
     def _module_begins(self, module: nn.Module, _: object) -> None:
         if torch.compiler.is_compiling():
             return  # a constant to the compiler: nothing of this is in its graph
+        if not self._looking:
+            return
         if module in self._seen:
             if module._buffers:
                 self.learn(buffer for buffer in module._buffers.values() if buffer is not None)

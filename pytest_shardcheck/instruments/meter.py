@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
 from pytest_shardcheck.vocabulary.frameworks import Frameworks, NoFrameworks
 from pytest_shardcheck.vocabulary.readings import MemoryReading, Reading
 
+from . import saved_hooks, threads
+from ._torch_private import hide_from_compiler
 from .holdings import Holdings
 from .panel import Panel
 from .regions import Measurement, Phase, Region, RegionHooks
@@ -216,6 +219,7 @@ class Meter:
                 by_device=state.by_device,
                 parts=state.parts,
                 live_by_device=measured.live,
+                live_unmeasured=measured.live_unmeasured,
                 allocated_by_device=measured.allocated,
                 reserved_by_device=measured.reserved,
             ),
@@ -260,3 +264,18 @@ class Meter:
 def _indexed(device: str) -> str:
     """Return the device as tensors name theirs: "cuda" means the current one."""
     return f"cuda:{torch.cuda.current_device()}" if device == "cuda" else device
+
+
+def _hide_from_compiler() -> None:
+    """Hide what hooks of ours can call: the step of a compiled optimizer has us read all state.
+
+    The standard library's functions too: dynamo compiles a WeakKeyDictionary's, and fails where a
+    key is a compiled module. Not what belongs to others, which some of ours run in their midst.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pytest_shardcheck."):
+            ours = name.startswith(f"{__package__}.") and module not in (saved_hooks, threads)
+            hide_from_compiler([module], callees=ours)
+
+
+_hide_from_compiler()  # here, since all modules of instruments are loaded by now

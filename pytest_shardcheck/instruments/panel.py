@@ -13,6 +13,7 @@ from .allocator import Allocator
 from .brackets import Brackets
 from .claims import claims_of, frameworks_claims_of
 from .collectives import Collectives
+from .compiled_code import CompiledCode
 from .live_memory import LiveMemory
 from .saved_activations import SavedActivations
 from .surroundings import Surroundings
@@ -43,12 +44,16 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the instruments have of a region that has ended; saved is None without hooks."""
+    """What the instruments have of a region that has ended; saved is None without hooks.
+
+    `live_unmeasured` says why nothing of `live` is there.
+    """
 
     live: Mapping[str, LiveBytes]
     live_phases: Mapping[str, Mapping[str, LiveBytes]]
     collectives: CollectivesReading
     saved: SavedReading | None
+    live_unmeasured: str = ""
     allocated: Mapping[str, int] = field(default_factory=dict)
     reserved: Mapping[str, int] = field(default_factory=dict)
 
@@ -76,6 +81,7 @@ class Panel:
             self._surroundings, held=self._live.mark_saved, released=self._live.unmark_saved
         )
         self._allocator = Allocator(device, on_cpu=demands.allocated)
+        self._compiled = CompiledCode()
         self._open = 0
         self._on_phase = on_phase
         self._brackets = Brackets(frameworks, self._phase_begins, self._phase_ends)
@@ -87,12 +93,16 @@ class Panel:
         if self._demands.allocated:
             self._live.settle_at_waits()
         self._collectives.start()
+        self._compiled.start()
+        self._saved.start()
         self._live.start()
 
     def stop(self) -> None:
         """Leave nothing behind."""
         self._brackets.remove()
         self._live.stop()
+        self._saved.stop()
+        self._compiled.stop()
         self._collectives.stop()
         self._allocator.stop()
         self._surroundings.stop()
@@ -118,6 +128,7 @@ class Panel:
                 gc.collect()  # or its first peak has the cycles that the live counter then frees
         self._open += 1
         self._brackets.put(held.things)
+        self._compiled.why_unmeasured()
         ceilings = self._demands.ceilings_in(region, self._device)
         # The live counter last but for hooks, which allocate nothing: what opens is not measured.
         allocator = self._allocator.open()
@@ -144,9 +155,11 @@ class Panel:
                 "allocated= follows the allocator in the test's own thread, and other threads "
                 "allocated tensors in this test; judge peak instead, which counts them"
             )
+        unmeasured = self._compiled.why_unmeasured()
         return Measured(
-            live=live.by_device,
-            live_phases=live.phases,
+            live={} if unmeasured else live.by_device,
+            live_phases={phase: {} for phase in live.phases} if unmeasured else live.phases,
+            live_unmeasured=unmeasured,
             collectives=collectives,
             saved=saved,
             allocated=allocator.allocated,

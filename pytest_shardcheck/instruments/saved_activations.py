@@ -27,7 +27,6 @@ Limits:
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -40,7 +39,7 @@ from torch.optim.optimizer import (
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from ._torch_private import graph_task, hide_from_compiler, is_recomputation
+from ._torch_private import graph_task, is_recomputation
 from .autograd_runs import autograd_runs
 from .held_ranges import part_of
 from .hook_stack import HookStack
@@ -88,12 +87,23 @@ class SavedActivations:
         self._held: Callable[[Tensor], Any] | None = held
         self._released: Callable[[Any], None] | None = released
         self._known = KnownState()
+        self._lasts = False
         self._stack = HookStack(self)
         self._log: deque[Event] = deque()
         self._replaying = Lock()
         self._task, self._phase = _UNKNOWN, "forward"
         self._ledger = Ledger(self._phase)
         self._step_hooks: list[Any] = []
+
+    def start(self) -> None:
+        """Install what does not come and go with windows; without it, they bring it along."""
+        self._known.install()
+        self._lasts = True
+
+    def stop(self) -> None:
+        """Remove what `start` installed."""
+        self._lasts = False
+        self._known.remove()
 
     def learn(self, state: Iterable[Tensor]) -> None:
         """Take these for parameters and buffers: what is watched, shards and flat ones included.
@@ -224,6 +234,8 @@ class SavedActivations:
     def _uninstall(self) -> None:
         self._stack.uninstall()
         self._known.stop()
+        if not self._lasts:
+            self._known.remove()
         for hook in self._step_hooks:
             hook.remove()
         self._step_hooks = []
@@ -239,8 +251,3 @@ def _is_parameter(tensor: Tensor) -> bool:
     owner = tensor if base is None else base
     # A class is compared first: isinstance of a Parameter is a Python function.
     return type(owner) is not Tensor and isinstance(owner, (nn.Parameter, nn.Buffer))
-
-
-hide_from_compiler(
-    module for name, module in sys.modules.items() if name.startswith(f"{__package__}.")
-)

@@ -125,6 +125,7 @@ class Surroundings:
 
     def start(self) -> None:
         """Install the hooks."""
+        hush_compiler()
         self._hooks = [
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),

@@ -115,14 +115,16 @@ class MemoryReading(Plain):
 
     `device` is the rank's own ("cpu", "cuda:0"), and the attributes speak of it. `parts` are the
     subtotals of what was watched under a name, over all devices. `live_by_device` are the storages
-    alive; `allocated_by_device` and `reserved_by_device` the allocator's own peaks, where they
-    were measured. What was not measured reads None.
+    alive (`live_unmeasured` says why they could not be counted); `allocated_by_device` and
+    `reserved_by_device` the allocator's own peaks, where they were measured. What was not measured
+    reads None.
     """
 
     device: str = "cpu"
     by_device: Mapping[str, StateBytes] = field(default_factory=dict)
     parts: Mapping[str, StateBytes] = field(default_factory=dict)
     live_by_device: Mapping[str, LiveBytes] = field(default_factory=dict)
+    live_unmeasured: str = ""
     allocated_by_device: Mapping[str, int] = field(default_factory=dict)
     reserved_by_device: Mapping[str, int] = field(default_factory=dict)
 

@@ -82,9 +82,12 @@ class Reading:
         return self.saved.phases if self.saved is not None else {}
 
     def _phase(self, name: str) -> PhaseReading:
-        live = self.live_phases.get(name, {})
         return PhaseReading(
-            memory=MemoryReading(device=self.memory.device, live_by_device=live),
+            memory=MemoryReading(
+                device=self.memory.device,
+                live_by_device=self.live_phases.get(name, {}),
+                live_unmeasured=self.memory.live_unmeasured,
+            ),
             collectives=self.collectives.phase(name),
             saved=self._saved_phases.get(name, SavedBytes()) if self.saved is not None else None,
         )
