@@ -166,6 +166,11 @@ def propagates_shardings() -> bool:
     return False
 
 
+def traces_a_graph() -> bool:
+    """Tell whether torch.compile traces: on fake tensors, which are nobody's memory."""
+    return torch._guards.TracingContext.try_get() is not None
+
+
 def current_node() -> Any:
     """Return the autograd node that this thread runs, None outside of any."""
     return torch._C._current_autograd_node()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._torch_private import (
@@ -26,6 +27,7 @@ from ._torch_private import (
     keep_from_compiler,
     propagates_shardings,
     sequence_number,
+    traces_a_graph,
     works_in,
 )
 from .blocks import COMMUNICATED, GRADIENT, Place
@@ -172,7 +174,7 @@ class Witness:
                     self._born(tensor, storage, operator)
 
     def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
-        if type(tensor) is FakeTensor and propagates_shardings():
+        if type(tensor) is FakeTensor and (propagates_shardings() or traces_a_graph()):
             return
         device = self._ledger.device_of(tensor.device)
         # A size is a symbol where somebody traces: that is no memory of this rank.
@@ -269,6 +271,8 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator, then look at what it showed."""
         for kind in types:
             if not _passes.get(kind) and not _is_passed(kind):
+                if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
+                    return func(*args, **(kwargs or {}))
                 return NotImplemented
         witness = self._witness
         if witness.off:
