@@ -9,7 +9,7 @@ from pytest_shardcheck.instruments.allocator import Allocator
 from pytest_shardcheck.instruments.holdings import Holdings
 from pytest_shardcheck.instruments.panel import Panel
 from pytest_shardcheck.instruments.watched import Watched
-from pytest_shardcheck.vocabulary import UsageError
+from pytest_shardcheck.vocabulary import NoFrameworks, UsageError
 from pytest_shardcheck.vocabulary.demands import Demands
 
 MIB = 1 << 20
@@ -58,7 +58,7 @@ def test_it_sees_workspaces_inside_an_operator(allocator: Allocator) -> None:
 
 
 def test_garbage_is_in_no_region() -> None:
-    panel = Panel("cpu", Demands(allocated=True))
+    panel = Panel("cpu", Demands(allocated=True), NoFrameworks(), on_phase=lambda _: None)
     panel.start()
     try:
         cycle = [torch.empty(MIB, dtype=torch.uint8)]

@@ -130,6 +130,7 @@ def test_package() -> None:
         "Crossing",
         "DeadRankError",
         "HarnessError",
+        "Held",
         "HungRankError",
         "LiveBytes",
         "MemoryReading",
