@@ -13,9 +13,9 @@ Every category counts the bytes that its tensors' elements cover, each byte of a
   copies, or full parameters of an optimizer that was built before sharding.
 - of bare tensors: parameters, leaves that require a gradient, and their gradients; others are
   buffers.
+- of frameworks what `pytest_shardcheck_held` hooks say: DeepSpeed's partitions and master copies.
 
 Bytes shared between categories belong to the first of params, grads, buffers, optimizer.
-- of frameworks what `pytest_shardcheck_held` hooks say: DeepSpeed's partitions and master copies.
 
 Limits: state that an optimizer keeps outside `.state`, as python numbers, or in objects that are
 neither mappings, sequences nor dataclasses, is not seen, unless a framework's hook shows it.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -23,10 +25,15 @@ def step(model: nn.Module, optimizer: Optimizer) -> None:
     optimizer.step()
 
 
+def third(shardcheck: Any, take_step: Callable[[], object], *watched: object) -> Any:
+    """Take three steps and measure the last: lazy states and buckets are settled by then."""
+    take_step()
+    take_step()
+    with shardcheck.measure(*watched) as measurement:
+        take_step()
+    return measurement
+
+
 def measure_third(shardcheck: Any, model: nn.Module, optimizer: Optimizer) -> Any:
-    """Take three steps and measure the last: lazy states and DDP's buckets are settled by then."""
-    for _ in range(2):
-        step(model, optimizer)
-    with shardcheck.measure(model, optimizer) as reading:
-        step(model, optimizer)
-    return reading
+    """Train M8 and measure the third step."""
+    return third(shardcheck, lambda: step(model, optimizer), model, optimizer)

@@ -8,6 +8,7 @@ the stepped parameters; stage 3 scatters gradients and gathers parameters twice.
 from __future__ import annotations
 
 import pytest
+import steps
 import torch
 from mistakes import caught
 from models import m8
@@ -31,11 +32,7 @@ def deepspeed(world):
 
 
 def third(shardcheck, made):
-    step(made)
-    step(made)
-    with shardcheck.measure(made) as reading:
-        step(made)
-    return reading
+    return steps.third(shardcheck, lambda: step(made), made)
 
 
 @pytest.mark.world_size(2, 4)

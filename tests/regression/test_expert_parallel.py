@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 from mistakes import caught
+from steps import third
 from systems.parallel import ROUTED, Experts
 from torch.optim import AdamW
 
@@ -29,11 +30,7 @@ def measured(shardcheck, routed):
         model(tokens).sum().backward()
         optimizer.step()
 
-    step()
-    step()
-    with shardcheck.measure(model, optimizer) as measurement:
-        step()
-    return measurement.reading
+    return third(shardcheck, step, model, optimizer).reading
 
 
 def sent(rank, size):

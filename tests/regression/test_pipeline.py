@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from models import Net16
+from steps import third
 from systems.pipelines import interleaved, one_stage, with_data_parallel
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -103,11 +104,7 @@ INPUT = 4 * 256 * 4
 
 
 def third_step(shardcheck, training):
-    training.step()
-    training.step()
-    with shardcheck.measure(*training.watched) as measurement:
-        training.step()
-    return measurement.reading
+    return third(shardcheck, training.step, *training.watched).reading
 
 
 def divided(share):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from mistakes import caught
 from models import m8
+from steps import third
 from systems.pipelines import one_stage, total, trained_in_stages
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,11 +20,7 @@ INPUT = 4 * 256 * 4  # of a layer, for a micro-batch of 4
 
 
 def third_step(shardcheck, training):
-    training.step()
-    training.step()
-    with shardcheck.measure(*training.watched) as measurement:
-        training.step()
-    return measurement.reading
+    return third(shardcheck, training.step, *training.watched).reading
 
 
 # Two stages of four layers. 1F1B has two micro-batches in flight on the first, whether there are

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from mistakes import caught
+from steps import third
 from systems.parallel import in_pairs
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -38,11 +39,7 @@ def measured(shardcheck, model, optimizer, shape=(32, 256)):
         model(batch).sum().backward()
         optimizer.step()
 
-    step()
-    step()
-    with shardcheck.measure(model, optimizer) as measurement:
-        step()
-    return measurement.reading
+    return third(shardcheck, step, model, optimizer).reading
 
 
 # All weights and every other bias are cut; a bias that is added after the sum stays whole.
