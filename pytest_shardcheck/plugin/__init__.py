@@ -178,7 +178,7 @@ class _Session:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "shardcheck"):
+        if hasattr(report, "shardcheck"):  # see records
             from pytest_shardcheck.plugin.summary import Summary
 
             self._summary = self._summary or Summary()

@@ -11,7 +11,7 @@ import pytest
 from pytest_shardcheck.expectations import judge
 from pytest_shardcheck.plugin import failures, relay
 from pytest_shardcheck.plugin.launching import Launching
-from pytest_shardcheck.plugin.summary import attach
+from pytest_shardcheck.plugin.records import attach
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.call_log import CallLog
 from pytest_shardcheck.vocabulary.errors import (
@@ -23,6 +23,7 @@ from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
 )
 from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.vocabulary.verdicts import Verdict
 from pytest_shardcheck.worlds import agreement
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC
 from pytest_shardcheck.worlds.outcome import Outcome, Phase
@@ -52,6 +53,7 @@ class WorldPhases:
         self._item = item
         self._world: World | None = None
         self._in_trouble = False
+        self._verdicts: list[Verdict] = []
 
     @contextmanager
     def attached(self) -> Generator[None]:
@@ -75,6 +77,7 @@ class WorldPhases:
         """Start the world and wait until every rank is set up."""
         self._discard()
         self._in_trouble = False
+        self._verdicts = []
         with self._world_ends_on_error("setup"):
             self._world = self._launching.launch(self._item, self._item.stash[SPEC])
             self._world.wait_for_start()
@@ -110,8 +113,13 @@ class WorldPhases:
     def complete_report(self, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
         """Show a rank's failure instead of ours, and attach what the ranks measured."""
         failures.apply_location(report, call)
-        if call.when == "call":
-            attach(report, self._item.stash[SPEC], self.readings())
+        ran = call.when == "call"
+        attach(
+            report,
+            self._item.stash[SPEC],
+            self.readings() if ran else {},
+            self._verdicts if ran else (),
+        )
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
         """Make a failure of a dead rank that a mark excuses without naming the error."""
@@ -203,8 +211,9 @@ class WorldPhases:
             return ""
         spec = self._item.stash[SPEC]
         abandoned = {state.rank: state.abandoned for state in world.states}
-        verdicts = judge(expectations, spec, self.readings(), abandoned)
-        return "" if all(verdict.met for verdict in verdicts) else explain(verdicts, spec)
+        self._verdicts = judge(expectations, spec, self.readings(), abandoned)
+        met = all(verdict.met for verdict in self._verdicts)
+        return "" if met else explain(self._verdicts, spec)
 
 
 def _disagreement(world: World) -> str:

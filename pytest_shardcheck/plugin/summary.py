@@ -1,29 +1,15 @@
-"""What the session says of its worlds at the end; readings travel on reports, as under xdist."""
+"""What the session says of its worlds at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from pytest_shardcheck.plugin.records import Records, is_of_world, spec_of
 from pytest_shardcheck.reports import WorldRow, table
-from pytest_shardcheck.vocabulary.readings import Reading
-from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 if TYPE_CHECKING:
     import pytest
-
-_ATTRIBUTE: Final = "shardcheck"
-
-
-def attach(
-    report: pytest.TestReport, spec: WorldSpec, readings: Mapping[int, Sequence[Reading]]
-) -> None:
-    """Put a world's readings on its report as plain data, which xdist can send."""
-    data = {
-        "spec": spec.to_json(),
-        "readings": [reading.to_json() for its in readings.values() for reading in its],
-    }
-    setattr(report, _ATTRIBUTE, data)
 
 
 class Summary:
@@ -33,20 +19,16 @@ class Summary:
         """Start with no world."""
         self._worlds = 0
         self._ranks = 0
-        self._rows: list[WorldRow] = []
+        self._records = Records()
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a report, if it is a world's."""
-        data: Mapping[str, Any] | None = getattr(report, _ATTRIBUTE, None)
-        if data is None:
+        if not is_of_world(report):
             return
-        self._worlds += 1
-        self._ranks += WorldSpec.from_json(data["spec"]).size
-        readings: dict[int, list[Reading]] = {}
-        for reading in map(Reading.from_json, data["readings"]):
-            readings.setdefault(reading.rank, []).append(reading)
-        if readings:
-            self._rows.append(WorldRow(nodeid=report.nodeid, readings=readings))
+        if report.when == "call":
+            self._worlds += 1
+            self._ranks += spec_of(report).size
+        self._records.add(report)
 
     def write(
         self,
@@ -66,8 +48,7 @@ class Summary:
             )
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
-        # The order in which tests ran is chance under xdist and randomly.
-        rows = sorted(self._rows, key=lambda row: row.nodeid)
+        rows = [WorldRow(nodeid=r.nodeid, readings=r.by_rank) for r in self._records.all()]
         lines = table(rows, terminal.config.get_terminal_writer().fullwidth)
         if lines:
             terminal.section("shardcheck: bytes at rest per rank")

@@ -51,13 +51,15 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _restored(hint: Any, data: Any) -> Any:
+    if data is None:
+        return None
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         (some,) = (argument for argument in arguments if argument is not NoneType)
-        return None if data is None else _restored(some, data)
+        return _restored(some, data)
     if origin is tuple:
         return tuple(_restored(arguments[0], item) for item in data)
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return {name: _restored(arguments[1], item) for name, item in data.items()}
     if hasattr(hint, "__dataclass_fields__"):
         return from_json(hint, data)

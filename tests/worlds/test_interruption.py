@@ -89,6 +89,17 @@ SLOW_START = """
 """
 
 
+def pytest_could_not_report(out: str) -> bool:
+    """Tell whether pytest's own report of the interrupt failed, which makes its exit code 1.
+
+    CPython 3.11 gives no line to an interrupt that comes before a function's first, and pytest
+    takes one from it (pytest-xdist's issue 1196 shows the same traceback): 1 in some 300 here.
+    """
+    return out.rstrip().endswith(
+        "TypeError: unsupported operand type(s) for -: 'NoneType' and 'int'"
+    ) and ("self._rawentry.tb_lineno - 1" in out)
+
+
 def arrived(session) -> bool:
     return all((session.temporary.parent / f"arrived-{rank}").exists() for rank in (0, 1))
 
@@ -144,5 +155,6 @@ def test_nothing_is_left(run_session, phase, how):
     assert session.processes_left() == []
     assert session.files_left() == []
     if how == "ctrl-c":
-        assert process.returncode == pytest.ExitCode.INTERRUPTED
         assert "KeyboardInterrupt" in out
+        if not pytest_could_not_report(out):
+            assert process.returncode == pytest.ExitCode.INTERRUPTED, out

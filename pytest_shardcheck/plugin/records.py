@@ -1,0 +1,94 @@
+"""What ranks measured travels on pytest's reports as plain data, and is put together again here.
+
+So it reaches the controller of xdist like everything else that a worker has to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from pytest_shardcheck.vocabulary import plain
+from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.vocabulary.records import Outcome, WorldRecord, without_breakdowns
+from pytest_shardcheck.vocabulary.specs import WorldSpec
+from pytest_shardcheck.vocabulary.verdicts import Verdict
+
+_ATTRIBUTE: Final = "shardcheck"
+
+
+def attach(
+    report: pytest.TestReport,
+    spec: WorldSpec,
+    readings: Mapping[int, Sequence[Reading]],
+    verdicts: Sequence[Verdict],
+) -> None:
+    """Put what a world measured in a phase, and what its markers say of it, on its report."""
+    data = {
+        "spec": spec.to_json(),
+        "readings": [reading.to_json() for _, its in sorted(readings.items()) for reading in its],
+        "verdicts": [plain.to_json(without_breakdowns(verdict)) for verdict in verdicts],
+    }
+    setattr(report, _ATTRIBUTE, data)
+
+
+def is_of_world(report: pytest.TestReport) -> bool:
+    """Tell whether a report is a world test's."""
+    return hasattr(report, _ATTRIBUTE)
+
+
+def spec_of(report: pytest.TestReport) -> WorldSpec:
+    """Return the world of a report that is a world test's."""
+    return WorldSpec.from_json(getattr(report, _ATTRIBUTE)["spec"])
+
+
+class Records:
+    """The record of every world test of the session; a test that is run again replaces its own."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._by_nodeid: dict[str, WorldRecord] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take note of a report, if it is a world's."""
+        if not is_of_world(report):
+            return
+        data: Mapping[str, Any] = getattr(report, _ATTRIBUTE)
+        known = self._by_nodeid.get(report.nodeid)
+        if known is None or report.when == "setup":
+            known = WorldRecord(nodeid=report.nodeid, spec=spec_of(report))
+        self._by_nodeid[report.nodeid] = replace(
+            known,
+            outcome=_worse(known.outcome, _outcome(report)),
+            seconds=known.seconds + report.duration,
+            failure="\n".join(filter(None, (known.failure, _failure(report)))),
+            readings=(*known.readings, *map(Reading.from_json, data["readings"])),
+            verdicts=(
+                *known.verdicts,
+                *(plain.from_json(Verdict, verdict) for verdict in data["verdicts"]),
+            ),
+        )
+
+    def all(self) -> list[WorldRecord]:
+        """Return them by node id: the order in which tests ran is chance under xdist."""
+        return [self._by_nodeid[nodeid] for nodeid in sorted(self._by_nodeid)]
+
+
+def _outcome(report: pytest.TestReport) -> Outcome:
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed"
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    return "skipped" if report.skipped else "passed"
+
+
+def _worse(one: Outcome, other: Outcome) -> Outcome:
+    order: tuple[Outcome, ...] = ("passed", "xpassed", "xfailed", "skipped", "error", "failed")
+    return max(one, other, key=order.index)
+
+
+def _failure(report: pytest.TestReport) -> str:
+    return report.longreprtext if report.failed else ""

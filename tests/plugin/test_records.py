@@ -1,0 +1,91 @@
+"""What became of each world test, put together from pytest's reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_shardcheck.plugin.records import Records
+from pytest_shardcheck.vocabulary.records import WorldRecord
+
+TESTS = """
+    import pytest, torch
+
+    pytestmark = pytest.mark.world_size(2)
+
+    @pytest.mark.max_memory(state=1000)
+    def test_passes(shardcheck):
+        with shardcheck.measure(torch.nn.Linear(4, 4)):
+            pass
+
+    @pytest.mark.max_memory(state=70)
+    def test_crosses(shardcheck):
+        with shardcheck.measure(torch.nn.Linear(4, 4)):
+            pass
+
+    @pytest.fixture
+    def broken():
+        raise RuntimeError("in setup")
+
+    def test_setup(broken, world): pass
+
+    @pytest.fixture
+    def broken_later():
+        yield
+        raise RuntimeError("in teardown")
+
+    def test_teardown(broken_later, world): pass
+
+    def test_skips(world):
+        pytest.skip("not here")
+
+    @pytest.mark.xfail
+    def test_xfails(world):
+        assert world.size == 3
+
+    @pytest.mark.xfail
+    def test_xpasses(world): pass
+
+    def test_alone(): pass
+"""
+
+
+class _Keeper:
+    def __init__(self) -> None:
+        self.records = Records()
+
+    def pytest_runtest_logreport(self, report):
+        self.records.add(report)
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_every_outcome(pytester, workers):
+    if workers:
+        pytest.importorskip("xdist")
+    pytester.makepyfile(test_it=TESTS)
+    keeper = _Keeper()
+    pytester.inline_run(*workers, "-p", "no:randomly", plugins=[keeper])
+    records = {
+        record.nodeid.partition("::")[2].removesuffix("[world2]"): record
+        for record in keeper.records.all()
+    }
+    assert {name: record.outcome for name, record in records.items()} == {
+        "test_passes": "passed",
+        "test_crosses": "failed",
+        "test_setup": "error",
+        "test_teardown": "error",
+        "test_skips": "skipped",
+        "test_xfails": "xfailed",
+        "test_xpasses": "xpassed",
+    }
+    assert "in setup" in records["test_setup"].failure
+    assert "in teardown" in records["test_teardown"].failure
+    crossed = records["test_crosses"]
+    assert "was crossed" in crossed.failure
+    (verdict,) = crossed.verdicts
+    assert (verdict.kind, [figure.measured for figure in verdict.figures]) == ("crossed", [80, 80])
+    (verdict,) = records["test_passes"].verdicts
+    assert (verdict.kind, [figure.expected for figure in verdict.figures]) == ("met", [1000, 1000])
+    assert [reading.memory.state for reading in crossed.readings] == [80, 80]
+    assert crossed.spec.size == 2
+    assert crossed.seconds > 0
+    assert WorldRecord.from_json(crossed.to_json()) == crossed
