@@ -10,14 +10,12 @@ from pytest_shardcheck.vocabulary.records import WorldRecord
 TESTS = """
     import pytest, torch
 
-    pytestmark = pytest.mark.world_size(2)
-
-    @pytest.mark.max_memory(state=1000)
+    @pytest.mark.max_memory(params=1000)
     def test_passes(shardcheck):
         with shardcheck.measure(torch.nn.Linear(4, 4)):
             pass
 
-    @pytest.mark.max_memory(state=70)
+    @pytest.mark.max_memory(params=70)
     def test_crosses(shardcheck):
         with shardcheck.measure(torch.nn.Linear(4, 4)):
             pass
@@ -61,6 +59,7 @@ class _Keeper:
 def test_every_outcome(pytester, workers):
     if workers:
         pytest.importorskip("xdist")
+    pytester.makeini("[pytest]\nshardcheck_world_size = 2\n")
     pytester.makepyfile(test_it=TESTS)
     keeper = _Keeper()
     pytester.inline_run(*workers, "-p", "no:randomly", plugins=[keeper])
@@ -85,7 +84,7 @@ def test_every_outcome(pytester, workers):
     assert (verdict.kind, [figure.measured for figure in verdict.figures]) == ("crossed", [80, 80])
     (verdict,) = records["test_passes"].verdicts
     assert (verdict.kind, [figure.expected for figure in verdict.figures]) == ("met", [1000, 1000])
-    assert [reading.memory.state for reading in crossed.readings] == [80, 80]
+    assert [reading.memory.params for reading in crossed.readings] == [80, 80]
     assert crossed.spec.size == 2
     assert crossed.seconds > 0
     assert WorldRecord.from_json(crossed.to_json()) == crossed
