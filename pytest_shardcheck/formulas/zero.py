@@ -16,6 +16,8 @@ OPTIMIZERS: Final = {
     "sgd": 0,
     "sgd_momentum": 1,
 }
+# The stage from which on each kind of state is divided by the ranks (section 3.2, figure 1).
+DIVIDED_FROM: Final = {"optimizer": 1, "grads": 2, "params": 3}
 _SIZES: Final = {
     "float64": 8,
     "double": 8,
@@ -72,12 +74,23 @@ def zero_bytes(
         each: bytes per parameter (16 for Adam: section 3.1).
         tensors: parameter tensors whose optimizer state has a step counter (4 bytes each).
     """
-    shard = -(-params // shards)
+    held = {
+        kind: held_elements(kind=kind, stage=stage, params=params, shards=shards)
+        for kind in DIVIDED_FROM
+    }
     return ZeroBytes(
-        params=each.param * (shard if stage >= 3 else params),
-        grads=each.grad * (shard if stage >= 2 else params),
-        optimizer=each.optimizer * (shard if stage >= 1 else params) + 4 * tensors,
+        params=each.param * held["params"],
+        grads=each.grad * held["grads"],
+        optimizer=each.optimizer * held["optimizer"] + 4 * tensors,
     )
+
+
+def held_elements(*, kind: str, stage: int, params: int, shards: int) -> int:
+    """Return for how many of Ψ parameters one rank holds what is of `kind` (see `DIVIDED_FROM`).
+
+    All of them, or from its stage on a shard: ceil(Ψ / N) elements, the last one padded.
+    """
+    return -(-params // shards) if stage >= DIVIDED_FROM[kind] else params
 
 
 def element_size(dtype: object) -> int:

@@ -29,10 +29,13 @@ from pytest_shardcheck.vocabulary.readings import (
 )
 from pytest_shardcheck.vocabulary.specs import WorldSpec, default_backend
 from pytest_shardcheck.vocabulary.units import (
+    counterpart,
     format_bytes,
     format_ceiling,
     format_size,
+    in_unit,
     parse_size,
+    written_unit,
 )
 from pytest_shardcheck.vocabulary.verdicts import Breakdown, Kind, RankFigure, Unit, Verdict
 
@@ -69,11 +72,14 @@ __all__ = [
     "Verdict",
     "Volume",
     "WorldSpec",
+    "counterpart",
     "default_backend",
     "fold_numbers",
     "fold_ranks",
     "format_bytes",
     "format_ceiling",
     "format_size",
+    "in_unit",
     "parse_size",
+    "written_unit",
 ]

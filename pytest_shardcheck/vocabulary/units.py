@@ -61,6 +61,27 @@ def _what_is_wrong(text: str) -> str:
     return "is not a size"
 
 
+def written_unit(given: object) -> str:
+    """Name the unit that a size is written in ("GB", "GiB"); of an int, its decimal unit.
+
+    Raises UsageError where `parse_size` does.
+    """
+    size = parse_size(given)
+    match = _SIZE.fullmatch(given) if isinstance(given, str) else None
+    return _ALIASES.get(match["unit"], match["unit"]) if match else _unit_of(size)
+
+
+def counterpart(unit: str) -> str:
+    """Name the binary unit beside a decimal one and the other way round: "GB" and "GiB"."""
+    pairs = dict(zip(_DECIMAL[1:], _BINARY, strict=True))
+    return (pairs | {binary: decimal for decimal, binary in pairs.items()}).get(unit, unit)
+
+
+def in_unit(size: int, unit: str, digits: int = 1) -> str:
+    """Write a size in one unit, rounded to `digits` decimals, without its name: "1,120.0"."""
+    return f"{size:,}" if unit == "B" else f"{size / _FACTORS[unit]:,.{digits}f}"
+
+
 def format_bytes(size: int) -> str:
     """Write a size to the byte: "8,421,440 B"."""
     return f"{size:,} B"
