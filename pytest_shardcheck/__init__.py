@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_shardcheck import expect
+    from pytest_shardcheck import expect, plan
     from pytest_shardcheck.expectations import (
         collectives,
         max_collectives,
@@ -74,16 +74,18 @@ __all__ = [
     "max_memory",
     "max_saved_activations",
     "memory",
+    "plan",
     "saved_activations",
 ]
 
 _FUNCTIONS = ("collectives", "memory", "saved_activations")
+_MODULES = ("expect", "plan")
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "expect":
-        return import_module(f"{__name__}.expect")
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
     room = "expectations" if name.removeprefix("max_") in _FUNCTIONS else "vocabulary"
     return getattr(import_module(f"{__name__}.{room}"), name)

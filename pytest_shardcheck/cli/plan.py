@@ -176,9 +176,10 @@ def _draw(
     arguments: argparse.Namespace, asked: Sequence[_Asked], plans: Sequence[Plan], each: Accounting
 ) -> None:
     """Draw the same plans over as many worlds as make a curve, their answers among them."""
-    answers = [plan.answer.world for plan in plans if plan.answer.world is not None]
-    shown = sorted({world for plan in plans for world in (one.world for one in plan.footprints)})
-    span = [*shown, *answers] if len(shown) > 1 else [*shown, *answers, 2 * shown[0]]
+    shown = {one.world for plan in plans for one in plan.footprints}
+    if len(shown) == 1:  # a point is no curve
+        shown |= {min(one.estimate.step for one in asked), 2 * max(shown)}
+    span = sorted(shown | {plan.answer.world for plan in plans if plan.answer.world is not None})
     curves = [
         plan_closed_form(
             one.estimate,

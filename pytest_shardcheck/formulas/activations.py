@@ -66,10 +66,12 @@ def transformer_activations(model: Transformer, recomputation: str = "none") -> 
     - "none": sbh (10 + 24/t + 5as/(ht)), and with sequence parallelism sbh (34/t + 5as/(ht));
       without any, sbh (34 + 5as/h), that is 34sbh + 5as²b.
     - "selective", of the attention's core: the same without 5as²b/t.
-    - "full": 2sbh, a layer's input, and 2sbh/t where sequence parallelism shards that, too.
+    - "full": 2sbh, a layer's input, and 2sbh/t where sequence parallelism shards that, too (the
+      paper's row has 2sbh for both).
 
-    The paper counts what is stored. At backward's peak, that which one layer computes anew is there
-    as well: `recomputed`.
+    The paper counts what is stored. At backward's peak there is also what the last layer computes
+    anew, `recomputed`; the attention's core does so when the backward of what comes after it in the
+    layer, 24sbh/t (without sequence parallelism sbh (6 + 18/t)), has let go of that.
 
     Raises:
         UsageError: `recomputation` is none of these.
@@ -82,19 +84,21 @@ def transformer_activations(model: Transformer, recomputation: str = "none") -> 
     core = 5 * model.heads * model.sequence**2 * model.batch // t
     outside = 34 * sbh // t if model.sequence_parallel else 10 * sbh + 24 * sbh // t
     if recomputation == "selective":
-        return checkpointed(layers=model.layers, layer=outside + core, kept=outside)
+        after = 24 * sbh // t if model.sequence_parallel else 6 * sbh + 18 * sbh // t
+        return checkpointed(layers=model.layers, layer=outside + core, kept=outside, let_go=after)
     if recomputation == "full":
         kept = 2 * sbh // t if model.sequence_parallel else 2 * sbh
         return checkpointed(layers=model.layers, layer=outside + core, kept=kept)
     return ActivationBytes(stored=model.layers * (outside + core))
 
 
-def checkpointed(*, layers: int, layer: int, kept: int) -> ActivationBytes:
+def checkpointed(*, layers: int, layer: int, kept: int, let_go: int = 0) -> ActivationBytes:
     """Return the bytes of `layers` equal layers that are checkpointed one by one.
 
     Args:
         layers: how many there are.
         layer: bytes that one saves without checkpointing, its input included.
         kept: bytes of these that stay until backward: with plain checkpointing, its input.
+        let_go: bytes of `kept` that backward needs no more when it computes the rest anew.
     """
-    return ActivationBytes(stored=layers * kept, recomputed=layer - kept)
+    return ActivationBytes(stored=layers * kept, recomputed=max(0, layer - kept - let_go))

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 # Okabe and Ito's colours, told apart by most people who see few of them.
-_COLOURS: Final = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#CC79A7", "#D55E00", "#000000")
+_OF_STAGE: Final = {
+    "ZeRO-0": "#E69F00",
+    "ZeRO-1": "#56B4E9",
+    "ZeRO-2": "#009E73",
+    "ZeRO-3": "#0072B2",
+}
+_OF_OTHERS: Final = ("#CC79A7", "#7B4FA3", "#999999")
 # A date in the file would make each run's picture another one.
 _NO_DATE: Final[Mapping[str, dict[str, None]]] = {
     "svg": {"Date": None},
@@ -33,6 +39,9 @@ _WHITE: Final = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor":
 _DASHES: Final[tuple[Literal["-", "--", "-.", ":"], ...]] = ("-", "--", "-.", ":")
 _MOST_TICKS: Final = 12
 _DPI: Final = 110
+# Of the axes beside a legend, in points (a 72nd of an inch).
+_WIDTH: Final = 400
+_HEIGHT: Final = 310
 
 
 def check_chart(path: str | Path) -> str:
@@ -91,13 +100,13 @@ def draw(plans: Sequence[Plan], *, limit: int | str, title: str) -> Figure:
     unit = parse_size(f"1 {scale.unit}")
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    names = list(dict.fromkeys(plan.name for plan in plans))
+    colours = _colours(plans)
     variants = list(dict.fromkeys(plan.variant for plan in plans))
     for plan in plans:
         axes.plot(
             [one.world for one in plan.footprints],
             [one.total / unit for one in plan.footprints],
-            color=_cycled(_COLOURS, names.index(plan.name)),
+            color=colours[plan.name],
             linestyle=_cycled(_DASHES, variants.index(plan.variant)),
             linewidth=2,
         )
@@ -115,8 +124,8 @@ def draw(plans: Sequence[Plan], *, limit: int | str, title: str) -> Figure:
         bbox=_WHITE,
         zorder=5,
     )
-    _annotate_answers(axes, plans, unit, names)
-    _legends(axes, names, variants)
+    _annotate_answers(axes, plans, unit, colours)
+    _legends(axes, colours, variants)
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("GPUs")
     axes.set_ylabel(f"memory per GPU ({scale.unit})")
@@ -131,7 +140,7 @@ def _log_axes(axes: Axes, plans: Sequence[Plan], unit: int, ceiling: float) -> N
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(min(worlds), max(worlds) * 1.02)
-    axes.set_ylim(min(*sizes, ceiling) / 1.5, max(*sizes, ceiling) * 1.5)
+    axes.set_ylim(min(*sizes, ceiling) / 3, max(*sizes, ceiling) * 1.5)
     for axis, ticks in (
         (axes.xaxis, _powers_of_two(worlds)),
         (axes.yaxis, _steps(axes.get_ylim())),
@@ -145,8 +154,11 @@ def _log_axes(axes: Axes, plans: Sequence[Plan], unit: int, ceiling: float) -> N
 
 
 def _powers_of_two(worlds: Sequence[int]) -> list[float]:
+    """Return those within; each second or third where their labels would run into each other."""
     first, last = (min(worlds) - 1).bit_length(), max(worlds).bit_length()
-    return [2.0**power for power in range(first, last, -(-(last - first) // _MOST_TICKS) or 1)]
+    label = 6 * (len(f"{2 ** (last - 1):,}") + 1)
+    each = -(-label * (last - first) // _WIDTH) or 1
+    return [2.0**power for power in range(first, last, each)]
 
 
 def _steps(limits: tuple[float, float]) -> list[float]:
@@ -161,21 +173,29 @@ def _steps(limits: tuple[float, float]) -> list[float]:
     return ticks[:: -(-len(ticks) // _MOST_TICKS)]
 
 
-def _annotate_answers(axes: Axes, plans: Sequence[Plan], unit: int, names: list[str]) -> None:
+def _annotate_answers(
+    axes: Axes, plans: Sequence[Plan], unit: int, colours: Mapping[str, str]
+) -> None:
     answers = [(plan, plan.answer.fits) for plan in plans if plan.answer.fits is not None]
     answers.sort(key=lambda answer: answer[1].world)
     for place, (plan, fits) in enumerate(answers):
-        colour = _cycled(_COLOURS, names.index(plan.name))
+        colour = colours[plan.name]
         at = (fits.world, fits.total / unit)
         axes.plot(*at, marker="o", color=colour, markersize=7, zorder=4)
+        across, up = axes.transAxes.inverted().transform(axes.transData.transform(at))
+        # Away from the nearer edges, and one line further than the label of the last neighbour.
+        away = 16 + 19 * place
+        aside, away = (
+            (14 if across < 0.25 else -14),
+            (away if up < (away + 20) / _HEIGHT else -away),
+        )
         axes.annotate(
-            _gpus(fits.world),
+            f"{plan.name}: {_gpus(fits.world)}",
             at,
-            # Neighbours lie almost beside each other: each label one line lower than the last.
-            xytext=(-14, -16 - 16 * place),
+            xytext=(aside, away),
             textcoords="offset points",
-            ha="right",
-            va="top",
+            ha="left" if aside > 0 else "right",
+            va="bottom" if away > 0 else "top",
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
             bbox={**_WHITE, "edgecolor": colour},
             zorder=5,
@@ -186,12 +206,11 @@ def _gpus(world: int) -> str:
     return "1 GPU" if world == 1 else f"{world:,} GPUs"
 
 
-def _legends(axes: Axes, names: list[str], variants: list[str]) -> None:
+def _legends(axes: Axes, colours: Mapping[str, str], variants: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=_cycled(_COLOURS, place), linewidth=2, label=name)
-        for place, name in enumerate(names)
+        Line2D([], [], color=colour, linewidth=2, label=name) for name, colour in colours.items()
     ]
     if len(variants) > 1:
         handles += [
@@ -199,6 +218,13 @@ def _legends(axes: Axes, names: list[str], variants: list[str]) -> None:
             for place, variant in enumerate(variants)
         ]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def _colours(plans: Sequence[Plan]) -> dict[str, str]:
+    """Give each name its colour: a stage the same one in every chart."""
+    names = list(dict.fromkeys(plan.name for plan in plans))
+    others = [name for name in names if name not in _OF_STAGE]
+    return {name: _OF_STAGE.get(name) or _cycled(_OF_OTHERS, others.index(name)) for name in names}
 
 
 def _cycled(choices: tuple[_T, ...], place: int) -> _T:

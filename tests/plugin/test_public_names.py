@@ -152,6 +152,7 @@ def test_package() -> None:
         "max_memory",
         "max_saved_activations",
         "memory",
+        "plan",
         "saved_activations",
     ]
     for name in pytest_shardcheck.__all__:

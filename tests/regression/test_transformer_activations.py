@@ -1,0 +1,91 @@
+"""What a GPT layer of Korthikanti et al. 2022 saves for backward: the paper's sums, measured."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import gelu
+from torch.utils.checkpoint import checkpoint
+
+from pytest_shardcheck.formulas import RECOMPUTATIONS
+from pytest_shardcheck.plan import Transformer, transformer_activations
+
+SHORT = Transformer(layers=3, hidden=64, heads=4, sequence=16, batch=2)
+# Long enough that the scores of attention are most of it, as in GPT-3.
+LONG = Transformer(layers=3, hidden=64, heads=4, sequence=128, batch=2)
+
+
+def norms(gpt):
+    """Return what a LayerNorm saves besides, its means and deviations: the paper leaves it out."""
+    return 2 * 2 * gpt.sequence * gpt.batch
+
+
+def dropout(x):
+    # `nn.Dropout` saves a mask of the input's dtype on the CPU, this one a byte, as on a GPU.
+    return torch.native_dropout(x, 0.1, True)[0]
+
+
+class Layer(nn.Module):
+    """A layer of the paper's figure 2."""
+
+    def __init__(self, gpt, recomputation):
+        super().__init__()
+        h, self.heads = gpt.hidden, gpt.heads
+        self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(2))
+        self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
+        self.up, self.down = nn.Linear(h, 4 * h), nn.Linear(4 * h, h)
+        self.core = core
+        if recomputation == "selective":
+            self.core = partial(checkpoint, core, use_reentrant=False)
+
+    def forward(self, x):
+        s, b, h = x.shape
+        # Each head's own copy, as three matrices would give it.
+        heads = (part.contiguous() for part in self.qkv(self.norms[0](x)).chunk(3, dim=-1))
+        q, k, v = (part.view(s, b * self.heads, h // self.heads).transpose(0, 1) for part in heads)
+        mixed = self.core(q, k, v).transpose(0, 1).reshape(s, b, h)
+        x = x + dropout(self.out(mixed))
+        return x + dropout(self.down(gelu(self.up(self.norms[1](x)))))
+
+
+def core(q, k, v):
+    scores = torch.bmm(q, k.transpose(1, 2)) * q.shape[-1] ** -0.5
+    return torch.bmm(dropout(scores.softmax(-1)), v)
+
+
+class Model(nn.Module):
+    def __init__(self, gpt, recomputation):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(gpt, recomputation) for _ in range(gpt.layers))
+        self.full = recomputation == "full"
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.full else layer(x)
+        return x
+
+
+@pytest.mark.parametrize("gpt", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("recomputation", RECOMPUTATIONS)
+@pytest.mark.world_size(1)
+def test_the_papers_sums_are_what_is_saved(recomputation, gpt, shardcheck):
+    model = Model(gpt, recomputation).bfloat16()
+    x = torch.randn(gpt.sequence, gpt.batch, gpt.hidden).bfloat16().requires_grad_()
+    with shardcheck.measure(model) as reading:
+        model(x).backward(torch.ones_like(x))
+    expected = transformer_activations(gpt, recomputation)
+    stored, at_peak = _norms(recomputation, gpt, expected)
+    assert reading.saved.at_forward_end == expected.stored + stored * norms(gpt)
+    assert reading.saved.bytes == expected.peak + at_peak * norms(gpt)
+
+
+def _norms(recomputation, gpt, expected):
+    """Return of how many norms there is something at the end of forward, and at the peak."""
+    both = 2 * gpt.layers
+    if recomputation == "full":
+        return 0, 2
+    # The last MLP's backward is done before the scores of its layer are computed anew.
+    return both, both - (1 if recomputation == "selective" and expected.recomputed else 0)
