@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_shardcheck.plan.closed_form import ClosedForm
+from pytest_shardcheck.plan.footprint import Footprint
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.plain import Plain
 from pytest_shardcheck.vocabulary.units import parse_size
@@ -13,7 +14,7 @@ from pytest_shardcheck.vocabulary.units import parse_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_shardcheck.plan.footprint import Estimate, Footprint, ShrinkingEstimate
+    from pytest_shardcheck.plan.footprint import Estimate, ShrinkingEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
