@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from pytest_shardcheck.plan.labels import Labels
 from pytest_shardcheck.plan.table import Scale, given_size
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.units import parse_size
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from pytest_shardcheck.plan.footprint import Footprint
     from pytest_shardcheck.plan.search import Plan
 
 _T = TypeVar("_T")
@@ -35,13 +37,10 @@ _NO_DATE: Final[Mapping[str, dict[str, None]]] = {
     "pdf": {"CreationDate": None},
 }
 _RED: Final = "#C00000"
-_WHITE: Final = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none"}
 _DASHES: Final[tuple[Literal["-", "--", "-.", ":"], ...]] = ("-", "--", "-.", ":")
 _MOST_TICKS: Final = 12
 _DPI: Final = 110
-# Of the axes beside a legend, in points (a 72nd of an inch).
-_WIDTH: Final = 400
-_HEIGHT: Final = 310
+_WIDTH: Final = 400  # of the axes beside a legend, in points (a 72nd of an inch)
 
 
 def check_chart(path: str | Path) -> str:
@@ -113,30 +112,31 @@ def draw(plans: Sequence[Plan], *, limit: int | str, title: str) -> Figure:
     ceiling = parse_size(limit) / unit
     axes.axhline(ceiling, color=_RED, linewidth=1.2, zorder=1.5)
     _log_axes(axes, plans, unit, ceiling)
-    axes.annotate(
-        f"limit {given_size(limit)}",
-        # On the left few GPUs hold much: most lines are far above.
-        (0, ceiling),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 5),
-        textcoords="offset points",
-        color=_RED,
-        bbox=_WHITE,
-        zorder=5,
-    )
-    _annotate_answers(axes, plans, unit, colours)
     _legends(axes, colours, variants)
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("GPUs")
     axes.set_ylabel(f"memory per GPU ({scale.unit})")
+    _mark_answers(axes, plans, unit, colours)
+    figure.draw_without_rendering()  # labels are placed in axes that are laid out
+    labels = Labels(figure, axes)
+    told = set()
+    for plan, fits in _answers(plans):
+        text = f"{plan.name}: {_gpus(fits.world)}"
+        if text not in told:  # of HSDP's variants, which may all fit from one world on
+            labels.beside(text, (fits.world, fits.total / unit), colours[plan.name])
+        told.add(text)
+    labels.along(f"limit {given_size(limit)}", ceiling, _RED)
     return figure
 
 
 def _log_axes(axes: Axes, plans: Sequence[Plan], unit: int, ceiling: float) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    worlds = [one.world for plan in plans for one in plan.footprints]
-    sizes = [one.total / unit for plan in plans for one in plan.footprints]
+    shown = [
+        *(fits for _, fits in _answers(plans)),
+        *(one for plan in plans for one in plan.footprints),
+    ]
+    worlds, sizes = [one.world for one in shown], [one.total / unit for one in shown]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(min(worlds), max(worlds) * 1.02)
@@ -173,33 +173,15 @@ def _steps(limits: tuple[float, float]) -> list[float]:
     return ticks[:: -(-len(ticks) // _MOST_TICKS)]
 
 
-def _annotate_answers(
-    axes: Axes, plans: Sequence[Plan], unit: int, colours: Mapping[str, str]
-) -> None:
-    answers = [(plan, plan.answer.fits) for plan in plans if plan.answer.fits is not None]
-    answers.sort(key=lambda answer: answer[1].world)
-    for place, (plan, fits) in enumerate(answers):
-        colour = colours[plan.name]
+def _mark_answers(axes: Axes, plans: Sequence[Plan], unit: int, colours: Mapping[str, str]) -> None:
+    for plan, fits in _answers(plans):
         at = (fits.world, fits.total / unit)
-        axes.plot(*at, marker="o", color=colour, markersize=7, zorder=4)
-        across, up = axes.transAxes.inverted().transform(axes.transData.transform(at))
-        # Away from the nearer edges, and one line further than the label of the last neighbour.
-        away = 16 + 19 * place
-        aside, away = (
-            (14 if across < 0.25 else -14),
-            (away if up < (away + 20) / _HEIGHT else -away),
-        )
-        axes.annotate(
-            f"{plan.name}: {_gpus(fits.world)}",
-            at,
-            xytext=(aside, away),
-            textcoords="offset points",
-            ha="left" if aside > 0 else "right",
-            va="bottom" if away > 0 else "top",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8},
-            bbox={**_WHITE, "edgecolor": colour},
-            zorder=5,
-        )
+        axes.plot(*at, marker="o", color=colours[plan.name], markersize=7, zorder=4)
+
+
+def _answers(plans: Sequence[Plan]) -> list[tuple[Plan, Footprint]]:
+    found = [(plan, plan.answer.fits) for plan in plans if plan.answer.fits is not None]
+    return sorted(found, key=lambda answer: (answer[1].world, -answer[1].total))
 
 
 def _gpus(world: int) -> str:

@@ -74,7 +74,7 @@ def test_gb_and_gib_are_not_the_same() -> None:
 
 
 # 80 GB less 100 GB / k is room for 1,120 / N or 560 / N. At k = 3 the quotients are 24 and 12, but
-# neither a third of 100 GB nor a shard of 70e9 parameters is whole: it is some bytes too much there.
+# neither a third of 100 GB nor a shard of 70e9 parameters is whole: some bytes are too much there.
 @pytest.mark.parametrize(
     ("factor", "mixed", "simple"),
     [(1, None, None), (2, 38, 19), (3, 25, 13), (4, 21, 11), (5, 19, 10)],
