@@ -143,14 +143,30 @@ def _overview(plans: Sequence[Plan], variants: Sequence[str]) -> list[str]:
 def _block(plans: Sequence[Plan], scale: Scale) -> Iterator[str]:
     worlds = sorted({one.world for plan in plans for one in plan.footprints})
     if worlds:
-        yield f"{scale.unit} per GPU ({_FITS} within the limit):"
-        rows = [(f"{world:,}", *(_cell(plan, world, scale) for plan in plans)) for world in worlds]
+        of_one = f" of {worlds[0]:,}" if len(worlds) == 1 else ""
+        yield f"{scale.unit} per GPU{of_one} ({_FITS} within the limit):"
         # The star hangs beyond the column, so that digits stand below digits.
-        yield from _laid_out([("GPUs", *(f"{plan.name} " for plan in plans)), *rows])
+        names = [f"{plan.name} " for plan in plans]
+        rows = _part_rows(plans, worlds[0], scale) if of_one else _world_rows(plans, worlds, scale)
+        yield from _laid_out([["" if of_one else "GPUs", *names], *rows])
         yield ""
     width = max(len(plan.name) for plan in plans)
     for plan in plans:
         yield f"{plan.name:{width}}{_GAP}{answer_line(plan.answer, scale)}"
+
+
+def _world_rows(plans: Sequence[Plan], worlds: Sequence[int], scale: Scale) -> Iterator[list[str]]:
+    for world in worlds:
+        yield [f"{world:,}", *(_cell(plan, world, scale) for plan in plans)]
+
+
+def _part_rows(plans: Sequence[Plan], world: int, scale: Scale) -> Iterator[list[str]]:
+    footprints = [plan.at(world) for plan in plans]
+    held = [{part.name: part.bytes for part in one.parts} if one else {} for one in footprints]
+    for name in dict.fromkeys(name for its in held for name in its):
+        cells = (scale.number(its[name]) if name in its else "-" for its in held)
+        yield [name, *(f"{cell} " for cell in cells)]
+    yield ["total", *(_cell(plan, world, scale) for plan in plans)]
 
 
 def _cell(plan: Plan, world: int, scale: Scale) -> str:
@@ -161,7 +177,7 @@ def _cell(plan: Plan, world: int, scale: Scale) -> str:
     return f"{scale.number(footprint.total)}{mark}"
 
 
-def _laid_out(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def _laid_out(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         (

@@ -73,6 +73,24 @@ def test_a_table() -> None:
     ]
 
 
+def test_one_world_is_broken_down() -> None:
+    held = ActivationBytes(stored=5 * GB)
+    ways: tuple[dict[str, int], ...] = ({"stage": 1}, {}, {"shard": 16})
+    found = plans(*ways, worlds=[8], activations=held, limit="150 GB")
+    assert tables(found, limit="150 GB")[:9] == [
+        "",
+        "GB per GPU of 8 (* within the limit):",
+        "                 ZeRO-1   ZeRO-3   HSDP shard 16",
+        "        weights   140.0     17.5               -",
+        "      gradients   140.0     17.5               -",
+        "   first moment    35.0     35.0               -",
+        "  second moment    35.0     35.0               -",
+        "    master copy    35.0     35.0               -",
+        "    activations     5.0      5.0               -",
+    ]
+    assert tables(found, limit="150 GB")[9] == "          total   390.0    145.0*              -"
+
+
 def test_the_same_in_gib() -> None:
     lines = tables(plans({}, limit="80 GiB"), limit="80 GiB")
     assert lines[1] == "GiB per GPU (* within the limit):"
@@ -100,7 +118,7 @@ def test_activations_are_named_where_they_are_the_reason() -> None:
 def test_what_is_rounded_to_the_limit_is_no_fit_and_says_so_to_the_byte() -> None:
     (plan,) = plans({"stage": 2}, limit=140 * GB + 13, worlds=[70 * GB])
     lines = tables([plan], limit="140 GB")
-    assert lines[3] == "  70,000,000,000   140.0"  # no star
+    assert lines[8] == "          total   140.0"  # no star
     assert lines[-1] == (
         "ZeRO-2  never: 140.0 GB stay on every GPU (weights 140.0), the smallest shards are "
         "14 B, 1 B above the limit"

@@ -6,10 +6,13 @@ import pytest
 
 from pytest_shardcheck.vocabulary import (
     UsageError,
+    counterpart,
     format_bytes,
     format_ceiling,
     format_size,
+    in_unit,
     parse_size,
+    written_unit,
 )
 
 EDGES = (0, 1, 999, 1000, 1001, 99_949, 999_949, 999_950, 999_999, 1_000_000, 10**12, 10**15)
@@ -133,3 +136,47 @@ def test_a_written_ceiling_is_passed_and_close() -> None:
     for size in sizes():
         ceiling = parse_size(format_ceiling(size))
         assert size <= ceiling <= size * 1.01
+
+
+@pytest.mark.parametrize(
+    ("given", "unit"),
+    [
+        ("80 GB", "GB"),
+        ("80GiB", "GiB"),
+        ("1,024 KB", "kB"),
+        ("1 kiB", "KiB"),
+        ("7 B", "B"),
+        (999, "B"),
+        (4_210_752, "MB"),
+        (1024**3, "GB"),  # an int says nothing of its system: decimal, as everywhere
+    ],
+)
+def test_the_unit_that_a_size_is_written_in(given: object, unit: str) -> None:
+    assert written_unit(given) == unit
+
+
+@pytest.mark.parametrize("given", ["80", "80 Gb", -1, 1.5])
+def test_what_is_no_size_has_no_unit(given: object) -> None:
+    with pytest.raises(UsageError):
+        written_unit(given)
+
+
+def test_each_unit_has_its_counterpart_in_the_other_system() -> None:
+    pairs = {"kB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}
+    assert {unit: counterpart(unit) for unit in pairs} == pairs
+    assert all(counterpart(binary) == decimal for decimal, binary in pairs.items())
+    assert counterpart("B") == "B"
+
+
+@pytest.mark.parametrize(
+    ("size", "unit", "digits", "text"),
+    [
+        (1_120_000_000_000, "GB", 1, "1,120.0"),
+        (80 * 1024**3, "GiB", 0, "80"),
+        (80 * 1024**3, "GB", 2, "85.90"),
+        (1_234, "B", 1, "1,234"),
+        (0, "TiB", 1, "0.0"),
+    ],
+)
+def test_a_size_in_one_unit(size: int, unit: str, digits: int, text: str) -> None:
+    assert in_unit(size, unit, digits) == text
