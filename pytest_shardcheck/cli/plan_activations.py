@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -29,6 +30,7 @@ _SHAPE: Final = {
     "hidden": ("hidden_size", "n_embd", "d_model"),
     "heads": ("num_attention_heads", "n_head", "num_heads"),
 }
+_FACTOR: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +112,7 @@ def _divided(arguments: argparse.Namespace) -> list[Variant]:
 def _factors(given: Sequence[str]) -> list[tuple[str, Fraction]]:
     factors = []
     for word in given:
-        try:
-            factor = Fraction(word)
-        except (ValueError, ZeroDivisionError):
-            factor = Fraction(0)
+        factor = Fraction(word if _FACTOR.fullmatch(word) else 0)
         if factor < 1:
             raise UsageError(
                 f"--checkpointing {word}: expected a number from 1 on by which --activations is "

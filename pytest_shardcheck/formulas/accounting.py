@@ -53,10 +53,10 @@ class Accounting:
 
     @property
     def name(self) -> str:
-        """Name the accounting where it is a usual one, else "own"."""
+        """Name the accounting where it is a usual one, else "your own"."""
         master = sum(one.size for one in self.components if one.name == "master copy")
         sizes = (self._of("params"), self._of("grads"), self._of("optimizer") - master, master)
-        return _NAMES.get(sizes, "own")
+        return _NAMES.get(sizes, "your own")
 
     def _of(self, kind: str) -> int:
         return sum(one.size for one in self.components if one.kind == kind)

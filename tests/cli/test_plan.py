@@ -223,6 +223,7 @@ def test_gib_in_gib_out(capsys: pytest.CaptureFixture[str]) -> None:
         (("--activations", "1 GB", "--checkpointing", "0.5"), "expected a number from 1 on"),
         (("--activations", "1 GB", "--checkpointing", "5..2"), "expected a rising range"),
         (("--activations", "1 GB", "--checkpointing", "1/0"), "expected a number from 1 on"),
+        (("--activations", "1 GB", "--checkpointing", "1e999999999"), "a number from 1 on"),
         (("--activations", "1 GB", "--checkpointing", "full"), "are of a transformer's shape"),
         (("--activations", "1 GB", "--layers", "2"), "--activations and --layers: give the size"),
         (("--layers", "2", "--sequence", "8"), "need --hidden and --heads, too"),

@@ -38,11 +38,11 @@ def test_the_papers_sixteen_bytes_are_the_default() -> None:
         ),
         ({}, 16, "mixed precision of the ZeRO paper"),
         ({"weights": "fp32"}, 16, "single precision"),
-        ({"grads": "fp32"}, 18, "own"),
-        ({"optimizer": "sgd"}, 8, "own"),
+        ({"grads": "fp32"}, 18, "your own"),
+        ({"optimizer": "sgd"}, 8, "your own"),
         # The sum of a usual one, from other parts.
-        ({"moments": 1, "master": "fp16", "grads": 4}, 10, "own"),
-        ({"moments": "fp16", "master": "fp32"}, 12, "own"),
+        ({"moments": 1, "master": "fp16", "grads": 4}, 10, "your own"),
+        ({"moments": "fp16", "master": "fp32"}, 12, "your own"),
     ],
 )
 def test_an_accounting_has_its_sum_and_name(
