@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,8 @@ from pytest_shardcheck.plan import Transformer, transformer_activations
 SHORT = Transformer(layers=3, hidden=64, heads=4, sequence=16, batch=2)
 # Long enough that the scores of attention are most of it, as in GPT-3.
 LONG = Transformer(layers=3, hidden=64, heads=4, sequence=128, batch=2)
+# One of two GPUs: its part of each matrix. The all_reduces between them save nothing.
+CUT = replace(LONG, tensor_parallel=2)
 
 
 def norms(gpt):
@@ -33,20 +36,20 @@ class Layer(nn.Module):
 
     def __init__(self, gpt, recomputation):
         super().__init__()
-        h, self.heads = gpt.hidden, gpt.heads
+        h, t, self.heads = gpt.hidden, gpt.tensor_parallel, gpt.heads // gpt.tensor_parallel
         self.norms = nn.ModuleList(nn.LayerNorm(h) for _ in range(2))
-        self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
-        self.up, self.down = nn.Linear(h, 4 * h), nn.Linear(4 * h, h)
+        self.qkv, self.out = nn.Linear(h, 3 * h // t), nn.Linear(h // t, h)
+        self.up, self.down = nn.Linear(h, 4 * h // t), nn.Linear(4 * h // t, h)
         self.core = core
         if recomputation == "selective":
             self.core = partial(checkpoint, core, use_reentrant=False)
 
     def forward(self, x):
-        s, b, h = x.shape
+        s, b, _ = x.shape
         # Each head's own copy, as three matrices would give it.
         heads = (part.contiguous() for part in self.qkv(self.norms[0](x)).chunk(3, dim=-1))
-        q, k, v = (part.view(s, b * self.heads, h // self.heads).transpose(0, 1) for part in heads)
-        mixed = self.core(q, k, v).transpose(0, 1).reshape(s, b, h)
+        q, k, v = (part.view(s, b * self.heads, -1).transpose(0, 1) for part in heads)
+        mixed = self.core(q, k, v).transpose(0, 1).reshape(s, b, -1)
         x = x + dropout(self.out(mixed))
         return x + dropout(self.down(gelu(self.up(self.norms[1](x)))))
 
@@ -68,7 +71,7 @@ class Model(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("gpt", [SHORT, LONG], ids=["short", "long"])
+@pytest.mark.parametrize("gpt", [SHORT, LONG, CUT], ids=["short", "long", "cut"])
 @pytest.mark.parametrize("recomputation", RECOMPUTATIONS)
 @pytest.mark.world_size(1)
 def test_the_papers_sums_are_what_is_saved(recomputation, gpt, shardcheck):
