@@ -33,6 +33,11 @@ def drawn(found: list[Plan], limit: int | str = "80 GB") -> Any:
     return figure.axes[0]
 
 
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    return drawn(plans())
+
+
 def ticks(axis: Any) -> list[str]:
     low, high = sorted(axis.get_view_interval())
     return [
@@ -42,9 +47,8 @@ def ticks(axis: Any) -> list[str]:
     ]
 
 
-def test_there_is_a_line_for_each_plan_and_the_limit() -> None:
-    found = plans()
-    axes = drawn(found)
+def test_there_is_a_line_for_each_plan_and_the_limit(plain: Any) -> None:
+    found, axes = plans(), plain
     lines = [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
     for plan, line in zip(found, lines, strict=True):
         assert list(line.get_xdata()) == [one.world for one in plan.footprints]
@@ -58,13 +62,12 @@ def test_there_is_a_line_for_each_plan_and_the_limit() -> None:
     ]
 
 
-def test_the_limit_and_each_smallest_world_are_marked() -> None:
-    axes = drawn(plans())
-    assert sorted(text.get_text() for text in axes.texts) == [
+def test_the_limit_and_each_smallest_world_are_marked(plain: Any) -> None:
+    assert sorted(text.get_text() for text in plain.texts) == [
         "ZeRO-3: 14 GPUs",
         "limit 80 GB (74.5 GiB)",
     ]
-    points = [line.get_xydata().tolist() for line in axes.get_lines()]
+    points = [line.get_xydata().tolist() for line in plain.get_lines()]
     assert [[14.0, 80.0]] in points
 
 
@@ -73,12 +76,11 @@ def test_nothing_is_marked_where_nothing_fits() -> None:
     assert [text.get_text() for text in axes.texts] == ["limit 1 B"]
 
 
-def test_ticks_are_plain_numbers() -> None:
-    axes = drawn(plans())
-    assert ticks(axes.xaxis) == [f"{2**power:,}" for power in range(11)]
-    assert ticks(axes.yaxis)[:4] == ["0.5", "1", "2", "5"]
-    assert ticks(axes.yaxis)[-3:] == ["200", "500", "1,000"]
-    assert axes.get_ylabel() == "memory per GPU (GB)"
+def test_ticks_are_plain_numbers(plain: Any) -> None:
+    assert ticks(plain.xaxis) == [f"{2**power:,}" for power in range(11)]
+    assert ticks(plain.yaxis)[:4] == ["0.5", "1", "2", "5"]
+    assert ticks(plain.yaxis)[-3:] == ["200", "500", "1,000"]
+    assert plain.get_ylabel() == "memory per GPU (GB)"
     assert drawn(plans(), limit="80 GiB").get_ylabel() == "memory per GPU (GiB)"
 
 
