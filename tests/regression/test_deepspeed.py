@@ -17,6 +17,9 @@ from systems.deepspeed_zero import BUCKET, RESHARDS, engine, step
 
 from pytest_shardcheck import UsageError, collectives, max_collectives, max_memory, memory
 
+# Here, where the process that forks ranks has it once: each rank would need two seconds for it.
+deepspeed = pytest.importorskip("deepspeed")
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # 2.13 renames
 
 PARTS = {2: P // 2, 4: P // 4}
@@ -24,11 +27,6 @@ PARTS = {2: P // 2, 4: P // 4}
 PARTITION = {size: 3 * part + 4 for size, part in PARTS.items()}
 SMALL_BACKWARD = max_memory(peak="7.4 MB", phase="backward")
 LEAST = 4  # bytes of the scalar by which ranks agree on an overflow
-
-
-@pytest.fixture(autouse=True)
-def deepspeed(world):
-    return pytest.importorskip("deepspeed")
 
 
 def third(shardcheck, made):
