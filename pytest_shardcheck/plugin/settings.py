@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import pytest
@@ -16,7 +18,11 @@ _DEFAULT_START: Final[Start] = "fork" if sys.platform == "linux" else "spawn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line or, where it is silent, the ini file says."""
+    """What the command line or, where it is silent, the ini file says.
+
+    `step_summary` is GitHub's variable of the environment, as it was when the session began: tests
+    may change it, and run sessions of their own.
+    """
 
     timeout_s: float = _DEFAULT_TIMEOUT_S
     start: Start = _DEFAULT_START
@@ -24,6 +30,9 @@ class Settings:
     max_ranks: int | None = None
     world_size: tuple[int, ...] = ()
     report: bool = False
+    json: Path | None = None
+    junit_properties: bool = True
+    step_summary: Path | None = None
     require_cuda: bool = False
 
 
@@ -55,6 +64,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="Print a table of what every world measured, per rank (ini: shardcheck_report)",
     )
     group.addoption(
+        "--shardcheck-json",
+        metavar="PATH",
+        help="Write what became of every world test, with all readings, to this file "
+        "(ini: shardcheck_json)",
+    )
+    group.addoption(
         "--require-cuda",
         action="store_true",
         default=None,
@@ -64,6 +79,15 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
     parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
     parser.addini("shardcheck_report", "Default of --shardcheck-report", type="bool", default=False)
+    parser.addini(
+        "shardcheck_json", "Default of --shardcheck-json, relative to the root folder", default=""
+    )
+    parser.addini(
+        "shardcheck_junit_properties",
+        "Add the largest figures of a test to its properties in a JUnit file (default: true)",
+        type="bool",
+        default=True,
+    )
     parser.addini(
         "shardcheck_require_cuda", "Default of --require-cuda", type="bool", default=False
     )
@@ -92,6 +116,9 @@ def read_settings(config: pytest.Config) -> Settings:
             for text in config.getini("shardcheck_world_size")
         ),
         report=_flag(config, "shardcheck_report", "shardcheck_report"),
+        json=_path(config, "shardcheck_json"),
+        junit_properties=config.getini("shardcheck_junit_properties"),
+        step_summary=Path(summary) if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) else None,
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
     )
 
@@ -102,6 +129,17 @@ def _given(config: pytest.Config, name: str) -> tuple[str | None, str]:
     if value is not None:
         return str(value), "--" + name.replace("_", "-")
     return config.getini(name) or None, f"ini {name}"
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    """Return where a file is to be written: from where pytest was called, or the root folder."""
+    text, source = _given(config, name)
+    if text is None:
+        return None
+    if not text.strip():
+        raise pytest.UsageError(f"{source}: the path of a file is expected, not {text!r}")
+    base = config.rootpath if source.startswith("ini") else config.invocation_params.dir
+    return base / Path(text).expanduser()
 
 
 def _flag(config: pytest.Config, option: str, ini: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,13 @@ TOLD = [
     ("start", "shardcheck_start = spawn", "spawn", [f"--shardcheck-start={START}"], START),
     ("report", "shardcheck_report = true", True, ["--shardcheck-report"], True),
     ("require_cuda", "shardcheck_require_cuda = yes", True, ["--require-cuda"], True),
+    (
+        "junit_properties",
+        "shardcheck_junit_properties = no",
+        False,
+        ["-o", "shardcheck_junit_properties=yes"],
+        True,
+    ),
     ("threads", "shardcheck_threads = 3", 3, ["-o", "shardcheck_threads=2"], 2),
     ("world_size", "shardcheck_world_size = 2 4", (2, 4), ["-o", "shardcheck_world_size=3"], (3,)),
 ]
@@ -43,6 +51,15 @@ def test_ini_beats_the_default_and_the_command_line_beats_ini(
     assert getattr(_settings(pytester, ini=ini), field) == by_ini
     assert getattr(_settings(pytester, *args), field) == by_args
     assert getattr(_settings(pytester, *args, ini=ini), field) == by_args
+
+
+def test_the_path_of_the_recording(pytester: pytest.Pytester) -> None:
+    ini = "shardcheck_json = by-ini.json"
+    assert _settings(pytester).json is None
+    assert _settings(pytester, ini="shardcheck_json =").json is None
+    assert _settings(pytester, ini=ini).json == pytester.path / "by-ini.json"
+    for args in (["--shardcheck-json=/tmp/a.json"], ["--shardcheck-json", "/tmp/a.json"]):
+        assert _settings(pytester, *args, ini=ini).json == Path("/tmp/a.json")
 
 
 @pytest.mark.parametrize("field", ["report", "require_cuda"])
@@ -147,10 +164,13 @@ def test_help_names_every_option_and_ini_value(pytester: pytest.Pytester) -> Non
         "--shardcheck-timeout=SECONDS",
         "--shardcheck-start={fork,spawn}",
         "--shardcheck-report",
+        "--shardcheck-json=PATH",
         "--require-cuda",
         "shardcheck_timeout",
         "shardcheck_start",
         "shardcheck_report",
+        "shardcheck_json",
+        "shardcheck_junit_properties",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
         "shardcheck_threads",
@@ -203,9 +223,9 @@ def test_the_values_reach_the_ranks(pytester: pytest.Pytester) -> None:
         [
             "*test_hangs?world2?*",
             "*rank 1*",
-            "*shardcheck: bytes at rest per rank*",
+            "*shardcheck: what each rank held and sent*",
             "*::test_default_world?world2?",
-            "*step*0-1*16,384*",
+            "*step*0-1*16.4 kB*",
         ]
     )
     text = result.stdout.str()
