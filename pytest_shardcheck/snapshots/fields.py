@@ -41,10 +41,10 @@ class Rules:
         return not any(matches(name, path) for name in self.exclude)
 
     def tolerance(self, path: Path, default: Tolerance) -> Tolerance:
-        """Return the tolerance at `path`: the longest field's, else the call's, else `default`."""
+        """Return the tolerance at `path`: the closest field's, else the call's, else `default`."""
         named = [name for name in self.tolerances if name and matches(name, path)]
         if named:
-            return self.tolerances[max(named, key=lambda name: (name.count("."), len(name)))]
+            return self.tolerances[max(named, key=lambda name: _closeness(name, path))]
         if self.counted and path[-1:] and path[-1] in COUNTS:
             return 0
         return self.tolerances.get("", default)
@@ -61,8 +61,17 @@ def tolerances_from_text(texts: Mapping[str, str]) -> dict[str, Tolerance]:
 
 def matches(name: str, path: Path) -> bool:
     """Tell whether a field's names stand on a path, side by side."""
+    return _closeness(name, path) > (0, 0)
+
+
+def _closeness(name: str, path: Path) -> tuple[int, int]:
+    """Return how far down a path a field reaches, and of how many names it is; zeros: it does not.
+
+    "peak" is closer to memory.peak than "memory", and "memory.peak" than "peak".
+    """
     names = tuple(name.split("."))
-    return any(path[at : at + len(names)] == names for at in range(len(path)))
+    ends = [end for end in range(1, len(path) + 1) if path[max(0, end - len(names)) : end] == names]
+    return (ends[-1], len(names)) if ends else (0, 0)
 
 
 class Asked(NamedTuple):

@@ -199,7 +199,8 @@ def _lines_of(
 
 def _by(modules: Sequence[str]) -> str:
     names = list(dict.fromkeys(filter(None, modules)))
-    return f" by {_listed(names)}" if names else ""
+    word = "modules" if len(names) > 1 else "module"
+    return f" by {word} {_listed(names)}" if names else ""
 
 
 def _listed(names: Sequence[str]) -> str:
