@@ -102,10 +102,10 @@ def test_a_run_of_another_project_is_refused(project, capsys):
         ("[]", "the JSON of `pytest --shardcheck-json=PATH` is expected"),
         ('{"tests": 3}', "the JSON of `pytest --shardcheck-json=PATH` is expected"),
         ('{"tests": []}', "no test of this run took a snapshot and ended well"),
-        ('{"tests": [{"nodeid": "tests/test_a.py::x", "snapshots": [{"name": 1}]}]}', "can't be read"),
-        ('{"tests": [{"nodeid": "tests/test_a.py::x", "snapshots": [3]}]}', "can't be read"),
+        ('{"tests": [{"nodeid": "a.py::x", "snapshots": [{"name": 1}]}]}', "can't be read"),
+        ('{"tests": [{"nodeid": "a.py::x", "snapshots": [3]}]}', "can't be read"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_report_is_refused(project, capsys, text, said):
     (project / "report.json").write_text(text)
     assert main(["accept", "report.json"]) == 2
