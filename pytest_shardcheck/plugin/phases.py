@@ -233,8 +233,9 @@ class WorldPhases:
         if not held.unmet:
             self._held = held
             return
-        # Counted as failed at once: the world is not waited for as long as one that passed.
-        self._held = keeper.settle(self._item, held)
+        if held.records:
+            # Counted as failed at once: the world is not waited for as long as one that passed.
+            self._held = keeper.settle(self._item, held)
         error = UnmetExpectationError(held.unmet.splitlines()[0])
         raise failures.located(error, failures.plain(self._item, held.unmet))
 

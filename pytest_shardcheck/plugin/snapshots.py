@@ -114,6 +114,8 @@ class SnapshotKeeper:
         """Hold what the ranks of a world took against what is recorded; write nothing."""
         if not taken:
             return Held()
+        if clash := self._clash(item.config):
+            return Held(unmet=clash)
         from pytest_shardcheck.snapshots import Document, compare, explain, merge, read
         from pytest_shardcheck.snapshots.extension import would_write
         from pytest_shardcheck.snapshots.table import Place, explain_missing
@@ -146,6 +148,16 @@ class SnapshotKeeper:
             matched=matched,
             unmet=unmet,
             records=_records(document, file, recorded, different),
+        )
+
+    def _clash(self, config: pytest.Config) -> str:
+        """Say where syrupy would take our directory for its own, and delete what is there."""
+        theirs = str(config.option.snapshot_dirname)
+        if theirs not in PurePosixPath(self._settings.snapshot_dir).parts:
+            return ""
+        return (
+            f"shardcheck.snapshot: syrupy's --snapshot-dirname is {theirs!r}, too, and it deletes "
+            "what others keep there; choose another shardcheck_snapshot_dir in the ini file"
         )
 
     def settle(self, item: pytest.Item, held: Held) -> Held:
@@ -224,11 +236,9 @@ class SnapshotKeeper:
         self._ownership().ended[self._owner(item)] = variant
 
     def _owner(self, item: pytest.Item) -> tuple[PurePosixPath, str]:
-        from syrupy.location import PyTestLocation
+        from pytest_shardcheck.snapshots.layout import folder_of, name_of, stem_of
 
-        from pytest_shardcheck.snapshots.layout import folder_of, stem_of
-
-        return folder_of(item.nodeid), stem_of(PyTestLocation(item).snapshot_name)
+        return folder_of(item.nodeid), stem_of(name_of(item.nodeid, item.name))
 
     def _ownership(self) -> Ownership:
         if self._known is None:
@@ -236,9 +246,7 @@ class SnapshotKeeper:
             from pytest_shardcheck.snapshots.unused import Ownership
 
             self._known = Ownership(
-                collected={
-                    self._owner(item) for item in self._items if isinstance(item, pytest.Function)
-                },
+                collected=set(map(self._owner, self._items)),
                 files={folder_of(file) for file in self._collected},
                 troubled={folder_of(file) for file, well in self._collected.items() if not well},
                 partial=self._partial,

@@ -141,7 +141,8 @@ def _is_close(recorded: Any, now: Any, tolerance: Tolerance) -> bool:
     if is_number(recorded) and is_number(now):
         if recorded == now:
             return True
-        allowed = tolerance if isinstance(tolerance, int) else abs(recorded) * float(tolerance)
+        # Of ints a share is exact, too: it is a Fraction.
+        allowed = tolerance if isinstance(tolerance, int) else abs(recorded) * tolerance
         return bool(abs(now - recorded) <= allowed)
     # The very type: True is no 1.
     return type(recorded) is type(now) and bool(recorded == now)

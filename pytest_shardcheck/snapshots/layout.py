@@ -56,8 +56,13 @@ def folder_of(nodeid: str) -> PurePosixPath:
     return PurePosixPath(*("__" if part == ".." else part for part in path.parts))
 
 
+def name_of(nodeid: str, name: str) -> str:
+    """Return what syrupy calls a test of this id and name: "TestClass.test_it[world2]"."""
+    return ".".join([*nodeid.split("::")[1:-1], name])
+
+
 def stem_of(name: str) -> str:
-    """Return a test's name, as syrupy has it ("TestClass.test_it[world2]"), as a file's name.
+    """Return a test's name, as syrupy has it, as the name of a file.
 
     No two names share one: what a file can't be called is written in another way, and what is cut
     ends with a digest of the whole.

@@ -368,12 +368,14 @@ WRONG = """
     def test_behind_a_request(request, world):
         assert 1 == request.getfixturevalue("snapshot")
 
+    def test_directory(shardcheck):
+        shardcheck.snapshot(1)
 """
 
 
 def test_what_is_wrong_fails_and_writes_nothing(project):
     project.write("tests/test_wrong.py", WRONG)
-    status, out = project.run("--snapshot-update")
+    status, out = project.run("--snapshot-update", "--snapshot-dirname=snapshots")
     assert status == 1
     for said in (
         "a Tensor can't be kept",
@@ -381,6 +383,7 @@ def test_what_is_wrong_fails_and_writes_nothing(project):
         "this test has taken a snapshot 'it'",
         "can't read region 'step': it is still open",
         "shardcheck.snapshot after the test body",
+        "syrupy's --snapshot-dirname is 'snapshots', too",
     ):
         assert said in out, said
     assert out.count("UsageError: the fixture 'snapshot' in a world test: each rank would") >= 2

@@ -161,6 +161,8 @@ def test_values_take_the_calls_tolerance_and_not_the_sessions():
     assert differences(of_values(100), of_values(101, tolerances={"": "1/100"})) == []
     assert differences(of_values(-100.0), of_values(-101.0, tolerances={"": "1/100"})) == []
     assert len(differences(of_values(100), of_values(102, tolerances={"": "1/100"}))) == 1
+    # 0.29 * 100 is below 29 to a float.
+    assert differences(of_values(100), of_values(129, tolerances={"": "29/100"})) == []
 
 
 def test_the_table():

@@ -15,6 +15,7 @@ from syrupy.location import PyTestLocation  # noqa: E402
 from syrupy.session import SnapshotSession  # noqa: E402
 
 from pytest_shardcheck.snapshots.extension import WorldSnapshotExtension  # noqa: E402
+from pytest_shardcheck.snapshots.layout import name_of  # noqa: E402
 
 
 def test_the_session_is_on_the_configuration(pytestconfig):
@@ -82,3 +83,6 @@ def test_syrupys_name_of_a_test_says_its_class_and_parameters():
     assert location.snapshot_name == "TestC.test_x[a-world2]"
     name = WorldSnapshotExtension.get_snapshot_name(test_location=location)
     assert location.matches_snapshot_name(name)
+    assert name_of(item.nodeid, item.name) == location.snapshot_name
+    item.nodeid = "t/test_a.py::test_x[a-world2]"
+    assert name_of(item.nodeid, item.name) == PyTestLocation(item).snapshot_name
