@@ -45,6 +45,8 @@ def test_every_method_that_we_write_anew_is_one_of_an_extension():
         if not name.startswith("_") and name not in ("file_extension", "matched")
     }
     for name, method in ours.items():
+        if name == "discovery_dirname" and not hasattr(AbstractSyrupyExtension, name):
+            continue  # syrupy 7 has it, and Python 3.10 only 6.1
         assert hasattr(AbstractSyrupyExtension, name), name
         function = getattr(method, "__func__", method)
         if not callable(function):
