@@ -6,6 +6,7 @@ world tests.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -123,32 +124,28 @@ class SnapshotKeeper:
 
         variant = self._variant(item, taken)
         file = self._file_of(item, variant)
-        torch = taken[0].torch
-        document = Document(torch=torch, snapshots=merge(taken))
+        document = Document(torch=taken[0].torch, snapshots=merge(taken))
         recorded: Document | None = None
         damaged = ""
         try:
             recorded = read(self._root / file, file)
         except UsageError as error:
             damaged = str(error)
-        place = Place(file=file, nodeid=item.stash.get(NODEID, item.nodeid))
-        mismatches = compare(recorded, taken, self._tolerance(item)) if recorded else []
-        matched = recorded is not None and not mismatches
-        unmet = damaged
-        if recorded is not None and mismatches:
-            unmet = explain(mismatches, place, (recorded.torch, torch), readings)
-        elif recorded is None and not damaged:
-            unmet = explain_missing(list(document.snapshots), place)
-        if would_write(item, recorded=recorded is not None or bool(damaged)):
-            unmet = ""
-        different = {mismatch.name for mismatch in mismatches}
-        return Held(
+        differ = compare(recorded, taken, self._tolerance(item)) if recorded is not None else []
+        held = Held(
             text=document.to_text(),
             variant=variant,
-            matched=matched,
-            unmet=unmet,
-            records=_records(document, file, recorded, different),
+            matched=recorded is not None and not differ,
+            records=_records(document, file, recorded, {mismatch.name for mismatch in differ}),
         )
+        if held.matched or would_write(item, recorded=recorded is not None or damaged != ""):
+            return held
+        place = Place(file=file, nodeid=item.stash.get(NODEID, item.nodeid))
+        if recorded is not None:
+            unmet = explain(differ, place, (recorded.torch, document.torch), readings)
+        else:
+            unmet = damaged or explain_missing(list(document.snapshots), place)
+        return replace(held, unmet=unmet)
 
     def _clash(self, config: pytest.Config) -> str:
         """Say where syrupy would take our directory for its own, and delete what is there."""
@@ -238,7 +235,8 @@ class SnapshotKeeper:
     def _owner(self, item: pytest.Item) -> tuple[PurePosixPath, str]:
         from pytest_shardcheck.snapshots.layout import folder_of, name_of, stem_of
 
-        return folder_of(item.nodeid), stem_of(name_of(item.nodeid, item.name))
+        name = _without_repetition(item)
+        return folder_of(item.nodeid), stem_of(name_of(item.nodeid, name))
 
     def _ownership(self) -> Ownership:
         if self._known is None:
@@ -259,6 +257,15 @@ class SnapshotKeeper:
     def _all(self) -> list[Path]:
         files = sorted(self.directory.rglob("*.json"))
         return [path for path in files if not path.name.startswith(".") and path.is_file()]
+
+
+def _without_repetition(item: pytest.Item) -> str:
+    """Return the name of an item without what pytest-repeat adds: each time is the same test."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    step = params.get("__pytest_repeat_step_number")
+    if step is None:
+        return item.name
+    return re.sub(rf"-{step + 1}-[0-9]+\]$", "]", item.name)
 
 
 def _records(

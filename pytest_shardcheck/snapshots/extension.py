@@ -17,7 +17,7 @@ from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
 from pytest_shardcheck.snapshots.document import write_whole
-from pytest_shardcheck.snapshots.layout import folder_of, split_file_name, stem_of
+from pytest_shardcheck.snapshots.layout import folder_of, split_file_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +63,9 @@ class WorldSnapshotExtension(AbstractSyrupyExtension):
     @classmethod
     def get_snapshot_name(cls, *, test_location: PyTestLocation, index: Any = 0) -> str:
         """Return the name under which the report counts it."""
-        return stem_of(test_location.snapshot_name)
+        split = split_file_name(test_location.item.stash[FILE].name)
+        assert split is not None, "the file of a test is one of ours"
+        return split[0]
 
     @classmethod
     def get_location(cls, *, test_location: PyTestLocation, index: Any) -> str:

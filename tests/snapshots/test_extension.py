@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +15,8 @@ from syrupy.extensions.base import AbstractSyrupyExtension, SnapshotCollectionSt
 from syrupy.location import PyTestLocation  # noqa: E402
 from syrupy.session import SnapshotSession  # noqa: E402
 
-from pytest_shardcheck.snapshots.extension import WorldSnapshotExtension  # noqa: E402
-from pytest_shardcheck.snapshots.layout import name_of  # noqa: E402
+from pytest_shardcheck.snapshots.extension import FILE, WorldSnapshotExtension  # noqa: E402
+from pytest_shardcheck.snapshots.layout import file_name, name_of, stem_of  # noqa: E402
 
 
 def test_the_session_is_on_the_configuration(pytestconfig):
@@ -79,11 +80,15 @@ def test_syrupys_name_of_a_test_says_its_class_and_parameters():
 
     item = SimpleNamespace(
         nodeid="t/test_a.py::TestC::test_x[a-world2]", name="test_x[a-world2]",
-        path=__import__("pathlib").Path("t/test_a.py"), obj=test_x,
+        path=Path("t/test_a.py"), obj=test_x,
     )  # fmt: skip
     location = PyTestLocation(item)
     assert location.snapshot_name == "TestC.test_x[a-world2]"
+    item.stash = {
+        FILE: Path("snapshots/t/test_a", file_name(stem_of(location.snapshot_name), "cpu"))
+    }
     name = WorldSnapshotExtension.get_snapshot_name(test_location=location)
+    assert name == "TestC.test_x[a-world2]"
     assert location.matches_snapshot_name(name)
     assert name_of(item.nodeid, item.name) == location.snapshot_name
     item.nodeid = "t/test_a.py::test_x[a-world2]"
