@@ -16,6 +16,7 @@ from pytest_shardcheck.plugin import fixtures
 from pytest_shardcheck.plugin.ending import Ending, has_all_reports
 from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
 from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
+from pytest_shardcheck.plugin.snapshots import register_keeper
 from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID, SPEC
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
         session = _Session(ending, keeps_records=has_all_reports(config))
         config.pluginmanager.register(session, "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
+        register_keeper(config, config.stash[SETTINGS])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,23 +21,20 @@ from pytest_shardcheck.plugin.settings import Settings
 from pytest_shardcheck.plugin.world_marker import closest_level, worlds_of
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
+from pytest_shardcheck.worlds import no_syrupy
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC, TRACKED
 
 # The markers that an item was prepared with. A node id in the arguments makes its item pass through
 # the session's collector once more, and a hook may add markers after that.
 _PREPARED: Final = pytest.StashKey[list[pytest.Mark]]()
 _PARAMETER: Final = "_shardcheck_world"
-_NO_SNAPSHOT: Final = (
-    "each rank would compare, and write, on its own. Write the expected values into the test, as "
-    "memory(state=...) or as an assertion"
-)
 _NO_BENCHMARK: Final = (
     "each rank would choose its own number of rounds, and ranks that talk to each other would wait "
     "for ever. Time a whole session, or a test without a world"
 )
 # Fixtures of other plugins, by name: the package they come from, and why ranks can't have them.
 _NOT_IN_RANKS: Final = {
-    "snapshot": ("syrupy", _NO_SNAPSHOT),
+    "snapshot": ("syrupy", no_syrupy.ADVICE),
     "benchmark": ("pytest_benchmark", _NO_BENCHMARK),
 }
 _MARKERS: Final = frozenset({"world_size", "cuda", *MARKERS})

@@ -53,8 +53,9 @@ def device_mesh(request: pytest.FixtureRequest) -> DeviceMesh:
 def shardcheck(request: pytest.FixtureRequest) -> Shardcheck:
     """Return what measures regions of the test and checks readings."""
     from pytest_shardcheck.plugin.handle import Shardcheck
+    from pytest_shardcheck.plugin.snapshots import why_none
 
-    return Shardcheck(_context(request))
+    return Shardcheck(_context(request), why_none(request.config))
 
 
 def no_world(nodeid: str, what: str) -> UsageError:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_shardcheck.expectations import Expectation, judge_given
 from pytest_shardcheck.instruments.regions import Measurement
+from pytest_shardcheck.plugin.taking import take
 from pytest_shardcheck.reports import explain
+from pytest_shardcheck.snapshots.fields import Asked
 from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
     UsageError,
@@ -15,6 +17,8 @@ from pytest_shardcheck.vocabulary.errors import (
 from pytest_shardcheck.vocabulary.readings import Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_shardcheck.worlds.rank import RankContext
 
 __tracebackhide__ = hide_from_users
@@ -23,9 +27,10 @@ __tracebackhide__ = hide_from_users
 class Shardcheck:
     """Measures regions of a test, checks readings, and exchanges them between ranks."""
 
-    def __init__(self, context: RankContext) -> None:
-        """Speak for the rank of ``context``."""
+    def __init__(self, context: RankContext, no_snapshots: str = "") -> None:
+        """Speak for the rank of ``context``; ``no_snapshots`` says why it may take none."""
         self._context = context
+        self._no_snapshots = no_snapshots
         self._meter = context.track()
 
     def measure(self, *watched: object, region: str = "step", **named: object) -> Measurement:
@@ -83,6 +88,36 @@ class Shardcheck:
         """
         readings = self._context.exchange(_frozen(reading).to_json())
         return [Reading.from_json(data) for data in readings]
+
+    def snapshot(
+        self,
+        reading_or_value: object,
+        name: str | None = None,
+        only: str | Iterable[str] | None = None,
+        exclude: str | Iterable[str] | None = None,
+        tolerance: object = None,
+    ) -> None:
+        """Have the session hold this against what ``--snapshot-update`` recorded.
+
+        It does so when all ranks have ended well. What they took under one name is one snapshot.
+
+        Args:
+            reading_or_value: What ``measure`` yielded, once its block has ended, or plain data.
+            name: Of the snapshot in this test; by default the region's.
+            only: Fields to keep, such as ``"peak"`` or ``"collectives.tp"``; all by default.
+            exclude: Fields to leave out.
+            tolerance: An amount, a share such as ``"1%"``, or a mapping from fields to either.
+                Counts are exact unless a field names them.
+
+        Raises:
+            UsageError: syrupy is not there, or an argument is wrong.
+        """
+        if self._no_snapshots:
+            raise UsageError(f"shardcheck.snapshot: {self._no_snapshots}")
+        frozen = reading_or_value
+        if isinstance(reading_or_value, Measurement):
+            frozen = reading_or_value.reading
+        take(self._context, frozen, name, Asked(only, exclude, tolerance))
 
 
 def _frozen(reading: object) -> Reading:

@@ -12,6 +12,7 @@ from pytest_shardcheck.expectations import judge
 from pytest_shardcheck.plugin import failures, relay
 from pytest_shardcheck.plugin.launching import Launching
 from pytest_shardcheck.plugin.records import add_properties, attach
+from pytest_shardcheck.plugin.snapshots import KEEPER, Held
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.call_log import CallLog
 from pytest_shardcheck.vocabulary.errors import (
@@ -23,6 +24,7 @@ from pytest_shardcheck.vocabulary.errors import (
     UnmetExpectationError,
 )
 from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.vocabulary.snapshots import RankSnapshot
 from pytest_shardcheck.vocabulary.verdicts import Verdict
 from pytest_shardcheck.worlds import agreement
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC
@@ -54,6 +56,7 @@ class WorldPhases:
         self._world: World | None = None
         self._in_trouble = False
         self._verdicts: list[Verdict] = []
+        self._held: Held | None = None
 
     @contextmanager
     def attached(self) -> Generator[None]:
@@ -78,6 +81,7 @@ class WorldPhases:
         self._discard()
         self._in_trouble = False
         self._verdicts = []
+        self._held = None
         with self._world_ends_on_error("setup"):
             self._world = self._launching.launch(self._item, self._item.stash[SPEC])
             self._world.wait_for_start()
@@ -92,6 +96,7 @@ class WorldPhases:
         with self._world_ends_on_error("call"):
             self._conclude("call", self._world.wait_for("call"))
             self._judge(self._world)
+            self._hold_snapshots(self._world)
 
     def teardown(self) -> None:
         """Wait until every rank is torn down and gone."""
@@ -109,13 +114,21 @@ class WorldPhases:
             self._conclude("teardown", outcome)
             self._conclude("exit", world.finish())
             self._discard()
+            self._settle_snapshots()
 
     def complete_report(self, report: pytest.TestReport, call: pytest.CallInfo[None]) -> None:
         """Show a rank's failure instead of ours, and attach what the ranks measured."""
         failures.apply_location(report, call)
         ran = call.when == "call"
         readings = self.readings() if ran else {}
-        attach(report, self._item.stash[SPEC], readings, self._verdicts if ran else ())
+        ended_well = call.when == "teardown" and report.passed and self._held is not None
+        attach(
+            report,
+            self._item.stash[SPEC],
+            readings,
+            self._verdicts if ran else (),
+            self._held.records if ended_well and self._held is not None else (),
+        )
         if ran and self._launching.writes_properties:
             add_properties(self._item, readings)
 
@@ -217,6 +230,28 @@ class WorldPhases:
         self._verdicts = judge(expectations, spec, self.readings(), abandoned)
         met = all(verdict.met for verdict in self._verdicts)
         return "" if met else explain(self._verdicts, spec)
+
+    def _hold_snapshots(self, world: World) -> None:
+        """Fail where a snapshot is not as recorded, or is not recorded."""
+        keeper = self._item.config.stash.get(KEEPER, None)
+        if keeper is None:
+            return
+        taken = [RankSnapshot.from_json(data) for s in world.states for data in s.snapshots]
+        held = keeper.hold(self._item, taken, self.readings())
+        if not held.unmet:
+            self._held = held
+            return
+        if held.records:
+            # Counted as failed at once: the world is not waited for as long as one that passed.
+            self._held = keeper.settle(self._item, held)
+        error = UnmetExpectationError(held.unmet.splitlines()[0])
+        raise failures.located(error, failures.plain(self._item, held.unmet))
+
+    def _settle_snapshots(self) -> None:
+        """Count and write the snapshots of a world that has ended well."""
+        keeper = self._item.config.stash.get(KEEPER, None)
+        if keeper is not None and self._held is not None:
+            self._held = keeper.settle(self._item, self._held)
 
 
 def _disagreement(world: World) -> str:

@@ -15,6 +15,7 @@ from pytest_shardcheck.reports.properties import properties
 from pytest_shardcheck.vocabulary import plain
 from pytest_shardcheck.vocabulary.readings import Reading
 from pytest_shardcheck.vocabulary.records import Outcome, WorldRecord, without_breakdowns
+from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
 from pytest_shardcheck.vocabulary.specs import WorldSpec
 from pytest_shardcheck.vocabulary.verdicts import Verdict
 from pytest_shardcheck.worlds.keys import SPEC
@@ -27,12 +28,14 @@ def attach(
     spec: WorldSpec,
     readings: Mapping[int, Sequence[Reading]],
     verdicts: Sequence[Verdict],
+    snapshots: Sequence[SnapshotRecord] = (),
 ) -> None:
-    """Put what a world measured in a phase, and what its markers say of it, on its report."""
+    """Put what a world measured in a phase, and what is said of it, on its report."""
     data = {
         "spec": spec.to_json(),
         "readings": [reading.to_json() for _, its in sorted(readings.items()) for reading in its],
         "verdicts": [plain.to_json(without_breakdowns(verdict)) for verdict in verdicts],
+        "snapshots": [snapshot.to_json() for snapshot in snapshots],
     }
     setattr(report, _ATTRIBUTE, data)
 
@@ -81,6 +84,10 @@ class Records:
             verdicts=(
                 *known.verdicts,
                 *(plain.from_json(Verdict, verdict) for verdict in data["verdicts"]),
+            ),
+            snapshots=(
+                *known.snapshots,
+                *map(SnapshotRecord.from_json, data["snapshots"]),
             ),
         )
 

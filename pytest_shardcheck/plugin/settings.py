@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from fractions import Fraction
+from pathlib import Path, PurePath
 from typing import Final, Literal
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 Start = Literal["fork", "spawn"]
 
 _DEFAULT_TIMEOUT_S: Final = 120.0
+_DEFAULT_SNAPSHOT_DIR: Final = "snapshots"
+_DEFAULT_SNAPSHOT_VARIANT: Final = "{device}"
 _DEFAULT_START: Final[Start] = "fork" if sys.platform == "linux" else "spawn"
 
 
@@ -34,6 +37,9 @@ class Settings:
     junit_properties: bool = True
     step_summary: Path | None = None
     require_cuda: bool = False
+    snapshot_dir: str = _DEFAULT_SNAPSHOT_DIR
+    snapshot_variant: str = _DEFAULT_SNAPSHOT_VARIANT
+    snapshot_tolerance: int | Fraction | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -75,6 +81,12 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="Fail the tests marked `cuda` that would be skipped (ini: shardcheck_require_cuda)",
     )
+    group.addoption(
+        "--shardcheck-snapshot-tolerance",
+        metavar="AMOUNT",
+        help="How far the bytes of a snapshot may be from its recording: a share (1%%) or a size "
+        "(ini: shardcheck_snapshot_tolerance; default: 0 on the CPU, 1%% on CUDA)",
+    )
     parser.addini("shardcheck_timeout", "Default of --shardcheck-timeout, in seconds")
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
     parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
@@ -96,6 +108,17 @@ def add_options(parser: pytest.Parser) -> None:
         "World sizes of tests that use our fixtures without a world_size marker",
         type="args",
         default=[],
+    )
+    parser.addini("shardcheck_snapshot_tolerance", "Default of --shardcheck-snapshot-tolerance")
+    parser.addini(
+        "shardcheck_snapshot_dir",
+        f"Where snapshots lie, from rootdir (default: {_DEFAULT_SNAPSHOT_DIR})",
+    )
+    parser.addini(
+        "shardcheck_snapshot_variant",
+        "What a snapshot's file is kept apart by: text with {device}, {gpu}, {torch} "
+        f"(default: {_DEFAULT_SNAPSHOT_VARIANT})",
+        default=_DEFAULT_SNAPSHOT_VARIANT,
     )
     parser.addini("shardcheck_threads", "Intra-op threads of each rank (default: 1)")
 
@@ -120,6 +143,9 @@ def read_settings(config: pytest.Config) -> Settings:
         junit_properties=config.getini("shardcheck_junit_properties"),
         step_summary=Path(summary) if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) else None,
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
+        snapshot_dir=_snapshot_dir(config),
+        snapshot_variant=_snapshot_variant(config),
+        snapshot_tolerance=_snapshot_tolerance(config),
     )
 
 
@@ -176,6 +202,43 @@ def _start(config: pytest.Config) -> Start:
 def _max_ranks(config: pytest.Config) -> int | None:
     text, source = _given(config, "shardcheck_max_ranks")
     return None if text is None else _count(text, source)
+
+
+def _snapshot_dir(config: pytest.Config) -> str:
+    text = str(config.getini("shardcheck_snapshot_dir") or _DEFAULT_SNAPSHOT_DIR)
+    path = PurePath(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise pytest.UsageError(
+            f"ini shardcheck_snapshot_dir: a directory below rootdir is expected, not {text!r}"
+        )
+    return path.as_posix()
+
+
+def _snapshot_variant(config: pytest.Config) -> str:
+    text = str(config.getini("shardcheck_snapshot_variant"))
+    if text == _DEFAULT_SNAPSHOT_VARIANT:
+        return text
+    from pytest_shardcheck.snapshots.layout import check_variant
+    from pytest_shardcheck.vocabulary.errors import UsageError
+
+    try:
+        return check_variant(text)
+    except UsageError as error:
+        raise pytest.UsageError(f"ini shardcheck_snapshot_variant: {error}") from None
+
+
+def _snapshot_tolerance(config: pytest.Config) -> int | Fraction | None:
+    text, source = _given(config, "shardcheck_snapshot_tolerance")
+    if text is None:
+        return None
+    from pytest_shardcheck.expectations.values import parse_tolerance
+    from pytest_shardcheck.vocabulary.errors import UsageError
+    from pytest_shardcheck.vocabulary.units import parse_size
+
+    try:
+        return parse_tolerance(int(text) if text.isdecimal() else text, parse_size)
+    except UsageError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
 
 
 def _count(text: str, source: str) -> int:

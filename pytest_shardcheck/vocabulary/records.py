@@ -7,6 +7,7 @@ from typing import Literal
 
 from pytest_shardcheck.vocabulary.plain import Plain
 from pytest_shardcheck.vocabulary.readings import Reading
+from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
 from pytest_shardcheck.vocabulary.specs import WorldSpec
 from pytest_shardcheck.vocabulary.verdicts import Verdict
 
@@ -19,7 +20,8 @@ class WorldRecord(Plain):
 
     `outcome` is pytest's word for the whole protocol, `seconds` the time of its three phases and
     `failure` their text. `readings` are ordered by rank, and a rank's as its regions ended.
-    `verdicts` are those of the markers, met ones too, without breakdowns.
+    `verdicts` are those of the markers, met ones too, without breakdowns. `snapshots` are those of
+    a world that ended well, but for what they say.
     """
 
     nodeid: str
@@ -29,6 +31,7 @@ class WorldRecord(Plain):
     failure: str = ""
     readings: tuple[Reading, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    snapshots: tuple[SnapshotRecord, ...] = ()
 
     @property
     def by_rank(self) -> dict[int, list[Reading]]:

@@ -24,6 +24,7 @@ from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.worlds import lifeline, rendezvous
 from pytest_shardcheck.worlds.channel import Channel
 from pytest_shardcheck.worlds.keys import IN_CHILD
+from pytest_shardcheck.worlds.no_syrupy import NoSyrupyFixture
 from pytest_shardcheck.worlds.orders import Order, Startup
 from pytest_shardcheck.worlds.rank import RankFixtures, run_rank
 
@@ -128,6 +129,8 @@ def collect(config: pytest.Config, startup: Startup) -> Collected:
     collected = Collected(session)
     config.pluginmanager.register(_Collector(collected), "shardcheck-collector")
     config.pluginmanager.register(RankFixtures(), "shardcheck-rank-fixtures")
+    if config.pluginmanager.hasplugin("syrupy"):
+        config.pluginmanager.register(NoSyrupyFixture(), "shardcheck-no-syrupy-fixture")
     config.hook.pytest_collection(session=session)
     return collected
 

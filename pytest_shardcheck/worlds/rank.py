@@ -48,6 +48,8 @@ class RankContext:
     frameworks: Frameworks
     meter: Meter | None = None
     gathered: int = 0
+    snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reported: bool = False  # the report of the call, with which snapshots go, was sent
     own_tmp_path: Path = field(default_factory=Path)
 
     @property
@@ -251,6 +253,8 @@ class _Reporter:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
             message["log"] = meter.log()
+            message["snapshots"] = list(self._context.snapshots.values())
+            self._context.reported = True
         self._context.channel.send(message, encodable=True)
 
     @pytest.hookimpl

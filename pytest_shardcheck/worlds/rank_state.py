@@ -22,6 +22,7 @@ class RankState:
     readings: list[dict[str, Any]] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
     log: dict[str, Any] | None = None
+    snapshots: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[Message] = field(default_factory=list)
     capture_fds: list[int] = field(default_factory=list)
     output: bytearray = field(default_factory=bytearray)

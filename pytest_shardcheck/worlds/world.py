@@ -241,6 +241,7 @@ class World:
             state.readings += message.get("readings", [])
             state.abandoned += message.get("abandoned", [])
             state.log = message.get("log", state.log)
+            state.snapshots += message.get("snapshots", [])
         elif kind == "complete":
             state.complete = True
             state.stop = message["stop"]

@@ -11,6 +11,7 @@ NEIGHBOURS = (
 WORLDS = """
     import sys
     import pytest
+    import pytest_shardcheck as shardcheck_errors
     import torch.distributed as dist
 
     @pytest.mark.world_size(2)
@@ -28,6 +29,11 @@ WORLDS = """
         print(f"printed by {world.rank}")
         assert world.rank == 0
 
+    @pytest.mark.world_size(2)
+    def test_snapshot(shardcheck):
+        with pytest.raises(shardcheck_errors.UsageError, match="syrupy, which .* is switched off"):
+            shardcheck.snapshot(1)
+
     def test_plain():
         for module in ("coverage", "pytest_cov", "syrupy", "xdist", "pytest_benchmark"):
             assert module not in sys.modules
@@ -41,6 +47,7 @@ def test_with_none_of_them(run_session):
     assert session.results == {
         "test_passes[world2]": ["PASSED"],
         "test_fails[world2]": ["FAILED"],
+        "test_snapshot[world2]": ["PASSED"],
         "test_plain": ["PASSED"],
     }
     failure = session.failure("test_fails[world2]")

@@ -183,6 +183,55 @@ FAILURES = {
     """,
 }
 
+# Title, the test that is recorded, and the edit after which it fails: (before, after).
+DRIFTS = {
+    "A snapshot of one layer more": (
+        """
+        from torch.distributed.fsdp import fully_shard
+
+        @pytest.mark.world_size(2)
+        def test_layers(device_mesh, shardcheck):
+            model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+            for layer in [*model, model]:
+                fully_shard(layer, mesh=device_mesh)
+            for _ in range(3):
+                with shardcheck.measure(model) as reading:
+                    model(torch.ones(8, 64)).sum().backward()
+            shardcheck.snapshot(reading, name="third step")
+        """,
+        ("range(4)", "range(5)"),
+    ),
+    "A snapshot after a reshard was removed": (
+        """
+        from torch.distributed.fsdp import fully_shard
+
+        @pytest.mark.world_size(2)
+        def test_reshards(device_mesh, shardcheck):
+            model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+            for layer in [*model, model]:
+                fully_shard(layer, mesh=device_mesh, reshard_after_forward=True)
+            for _ in range(3):
+                with shardcheck.measure(model) as reading:
+                    model(torch.ones(8, 64)).sum().backward()
+            shardcheck.snapshot(reading, name="third step")
+        """,
+        ("reshard_after_forward=True", "reshard_after_forward=False"),
+    ),
+    "A snapshot after a bucket was doubled": (
+        """
+        @pytest.mark.world_size(2)
+        def test_buckets(process_group, shardcheck):
+            model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+            model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.03)
+            for _ in range(3):
+                with shardcheck.measure(model) as reading:
+                    model(torch.ones(8, 64)).sum().backward()
+            shardcheck.snapshot(reading, name="third step")
+        """,
+        ("bucket_cap_mb=0.03", "bucket_cap_mb=0.06"),
+    ),
+}
+
 # Title, and tests that are wrong before anything runs.
 USAGE_ERRORS = {
     "A fixture without a world": """
@@ -225,31 +274,59 @@ IMPORTS = "import os, signal\nimport pytest\nimport torch\nimport torch.distribu
 
 def render() -> str:
     """Run every failure and return the page."""
-    sections = [HEAD]
-    for group in (FAILURES, USAGE_ERRORS):
-        sources = {title: dedented(source) for title, source in group.items()}
-        for title, text in messages(sources).items():
-            source = sources[title]
-            sections.append(f"## {title}\n\n```python\n{source}```\n\n```text\n{text}\n```\n")
-    return "\n".join(sections)
+    return "\n".join([HEAD, *plain(FAILURES), *drifted(DRIFTS), *plain(USAGE_ERRORS)])
+
+
+def plain(group: dict[str, str]) -> list[str]:
+    sources = {title: dedented(source) for title, source in group.items()}
+    return [section(title, sources[title], text) for title, text in messages(sources).items()]
+
+
+def drifted(group: dict[str, tuple[str, tuple[str, str]]]) -> list[str]:
+    sources = {title: dedented(source) for title, (source, _) in group.items()}
+    edits = {title: edit for title, (_, edit) in group.items()}
+    notes = {
+        title: f"\n# Recorded with --snapshot-update; then {before} became {after}.\n"
+        for title, (before, after) in edits.items()
+    }
+    return [
+        section(title, sources[title] + notes[title], text)
+        for title, text in messages(sources, edits).items()
+    ]
+
+
+def section(title: str, source: str, text: str) -> str:
+    return f"## {title}\n\n```python\n{source}```\n\n```text\n{text}\n```\n"
 
 
 def dedented(source: str) -> str:
     return textwrap.dedent(source).strip() + "\n"
 
 
-def messages(sources: dict[str, str]) -> dict[str, str]:
-    """Return what pytest prints of each failure, in one session with a file for each."""
+def messages(
+    sources: dict[str, str], edits: dict[str, tuple[str, str]] | None = None
+) -> dict[str, str]:
+    """Return what pytest prints of each failure, in one session with a file for each.
+
+    Where there are `edits`, the session records, and another fails after them.
+    """
     names = {title: re.search(r"def (test_\w+)", source)[1] for title, source in sources.items()}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pytest.ini").write_text("[pytest]\n")
         for title, source in sources.items():
             (Path(folder) / f"{names[title]}.py").write_text(IMPORTS + source)
+        if edits:
+            recording = run(folder, "--snapshot-update")
+            assert " generated." in recording, recording
+        for title, edit in (edits or {}).items():
+            path = Path(folder) / f"{names[title]}.py"
+            assert edit[0] in path.read_text()
+            path.write_text(path.read_text().replace(*edit))
         output = settled(run(folder), folder)
     return {title: failure(output, name) for title, name in names.items()}
 
 
-def run(folder: str) -> str:
+def run(folder: str, *more: str) -> str:
     environment = {
         k: v
         for k, v in os.environ.items()
@@ -257,7 +334,7 @@ def run(folder: str) -> str:
     }
     options = ["-q", "-p", "no:randomly", "-p", "no:logging", "-p", "no:cacheprovider"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
+        [sys.executable, "-m", "pytest", *options, *more],
         cwd=folder,
         env={**environment, "COLUMNS": "100"},
         stdin=subprocess.DEVNULL,

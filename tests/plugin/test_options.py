@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ def _settings(pytester: pytest.Pytester, *args: str, ini: str = "") -> Settings:
 
 def test_the_defaults(pytester: pytest.Pytester) -> None:
     assert _settings(pytester) == Settings(
-        timeout_s=120.0, start=START, threads=1, world_size=(), report=False, require_cuda=False
-    )
+        timeout_s=120.0, start=START, threads=1, world_size=(), report=False, require_cuda=False,
+        snapshot_dir="snapshots", snapshot_variant="{device}", snapshot_tolerance=None,
+    )  # fmt: skip
 
 
 TOLD = [
@@ -39,6 +41,34 @@ TOLD = [
     ),
     ("threads", "shardcheck_threads = 3", 3, ["-o", "shardcheck_threads=2"], 2),
     ("world_size", "shardcheck_world_size = 2 4", (2, 4), ["-o", "shardcheck_world_size=3"], (3,)),
+    (
+        "snapshot_tolerance",
+        "shardcheck_snapshot_tolerance = 4 kB",
+        4000,
+        ["--shardcheck-snapshot-tolerance=0.5%"],
+        Fraction(1, 200),
+    ),
+    (
+        "snapshot_tolerance",
+        "shardcheck_snapshot_tolerance = 1 %",
+        Fraction(1, 100),
+        ["--shardcheck-snapshot-tolerance=0"],
+        0,
+    ),
+    (
+        "snapshot_dir",
+        "shardcheck_snapshot_dir = kept/here/",
+        "kept/here",
+        ["-o", "shardcheck_snapshot_dir=kept"],
+        "kept",
+    ),
+    (
+        "snapshot_variant",
+        "shardcheck_snapshot_variant = {gpu}-{torch}",
+        "{gpu}-{torch}",
+        ["-o", "shardcheck_snapshot_variant="],
+        "",
+    ),
 ]
 
 
@@ -110,6 +140,7 @@ REFUSED_ARGS = [
     ("--shardcheck-timeout=nan", "--shardcheck-timeout", "'nan'", "seconds above 0"),
     ("--shardcheck-timeout=inf", "--shardcheck-timeout", "'inf'", "seconds above 0"),
     ("--shardcheck-start=thread", "--shardcheck-start", "'thread'", "fork"),
+    ("--shardcheck-snapshot-tolerance=2x", "--shardcheck-snapshot-tolerance", "'2x'", "1%"),
 ]
 REFUSED_INI = [
     ("shardcheck_timeout = 2 minutes", "ini shardcheck_timeout", "'2 minutes'", "above 0"),
@@ -118,6 +149,11 @@ REFUSED_INI = [
     ("shardcheck_threads = 0", "ini shardcheck_threads", "'0'", "whole number above 0"),
     ("shardcheck_threads = all", "ini shardcheck_threads", "'all'", "whole number above 0"),
     ("shardcheck_threads = 1.5", "ini shardcheck_threads", "'1.5'", "whole number above 0"),
+    ("shardcheck_snapshot_tolerance = 200%", "ini shardcheck_snapshot_tolerance", "", "1%"),
+    ("shardcheck_snapshot_dir = /tmp", "ini shardcheck_snapshot_dir", "'/tmp'", "below rootdir"),
+    ("shardcheck_snapshot_dir = ../x", "ini shardcheck_snapshot_dir", "'../x'", "below rootdir"),
+    ("shardcheck_snapshot_dir = .", "ini shardcheck_snapshot_dir", "'.'", "below rootdir"),
+    ("shardcheck_snapshot_variant = {host}", "ini shardcheck_snapshot_variant", "{host}", "{gpu}"),
     ("shardcheck_world_size = 2 x", "ini shardcheck_world_size", "'x'", "whole number above 0"),
     ("shardcheck_world_size = -1", "ini shardcheck_world_size", "'-1'", "whole number above 0"),
     ("shardcheck_world_size = 2,4", "ini shardcheck_world_size", "'2,4'", "whole number above 0"),
@@ -166,6 +202,9 @@ def test_help_names_every_option_and_ini_value(pytester: pytest.Pytester) -> Non
         "--shardcheck-report",
         "--shardcheck-json=PATH",
         "--require-cuda",
+        "--shardcheck-snapshot-tolerance=AMOUNT",
+        "shardcheck_snapshot_dir",
+        "shardcheck_snapshot_variant",
         "shardcheck_timeout",
         "shardcheck_start",
         "shardcheck_report",

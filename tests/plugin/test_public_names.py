@@ -92,6 +92,9 @@ def test_methods_of_shardcheck() -> None:
     assert methods == {
         "check": "(self, reading: 'Reading | Measurement', *expectations: 'Expectation')",
         "gather": "(self, reading: 'Reading | Measurement')",
+        "snapshot": "(self, reading_or_value: 'object', name: 'str | None' = None, "
+        "only: 'str | Iterable[str] | None' = None, "
+        "exclude: 'str | Iterable[str] | None' = None, tolerance: 'object' = None)",
         "measure": "(self, *watched: 'object', region: 'str' = 'step', **named: 'object')",
         "start": "(self, *watched: 'object', region: 'str' = 'step', **named: 'object')",
         "stop": "(self)",
@@ -112,8 +115,12 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_report",
         "shardcheck_json",
         "require_cuda",
+        "shardcheck_snapshot_tolerance",
     }
     assert ini == {
+        "shardcheck_snapshot_tolerance",
+        "shardcheck_snapshot_dir",
+        "shardcheck_snapshot_variant",
         "shardcheck_timeout",
         "shardcheck_start",
         "shardcheck_max_ranks",

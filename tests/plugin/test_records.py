@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from importlib.util import find_spec
+
 import pytest
 
 # Before pytester, which forgets what a session in this process imported: the second import of
@@ -10,6 +13,7 @@ import torch  # noqa: F401
 
 from pytest_shardcheck.plugin.records import Records
 from pytest_shardcheck.vocabulary.records import WorldRecord
+from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
 
 TESTS = """
     import pytest, torch
@@ -47,6 +51,9 @@ TESTS = """
     @pytest.mark.xfail
     def test_xpasses(world): pass
 
+    def test_snapshot(shardcheck):
+        shardcheck.snapshot([1, 2], name="pair")  # fails without syrupy, too
+
     def test_alone(): pass
 """
 
@@ -79,6 +86,7 @@ def test_every_outcome(pytester, workers):
         "test_skips": "skipped",
         "test_xfails": "xfailed",
         "test_xpasses": "xpassed",
+        "test_snapshot": "failed",
     }
     assert "in setup" in records["test_setup"].failure
     assert "in teardown" in records["test_teardown"].failure
@@ -89,6 +97,15 @@ def test_every_outcome(pytester, workers):
     (verdict,) = records["test_passes"].verdicts
     assert (verdict.kind, [figure.expected for figure in verdict.figures]) == ("met", [1000, 1000])
     assert [reading.memory.params for reading in crossed.readings] == [80, 80]
+    assert not find_spec("syrupy") or records["test_snapshot"].snapshots == (
+        SnapshotRecord(
+            name="pair",
+            file="snapshots/test_it/test_snapshot[world2]@cpu.json",
+            outcome="missing",
+            ranks={"ranks 0-1": [1, 2]},
+            torch=version("torch").partition("+")[0],
+        ),
+    )
     assert crossed.spec.size == 2
     assert crossed.seconds > 0
     assert WorldRecord.from_json(crossed.to_json()) == crossed

@@ -1,5 +1,6 @@
 """What holds of every system of `systems`, in one world each: its peak is the allocator's, its
-calls are those that torch's own counter sees, its steps are alike, and docs/systems has its row.
+calls are those that torch's own counter sees, its steps are alike, docs/systems has its row, and
+snapshots/ all that a step measures (`--snapshot-update` records it).
 
 `python tests/docs/system_tables.py` writes the tables of docs/systems with it.
 """
@@ -39,13 +40,15 @@ def over(*sizes):
 
 
 @over(2, 4)
-def test_at_two_sizes(system, device_mesh, shardcheck, world):
-    hold(system, device_mesh, shardcheck, world)
+def test_at_two_sizes(system, device_mesh, shardcheck, world, pytestconfig):
+    reading = hold(system, device_mesh, shardcheck, world)
+    keep(reading, shardcheck, pytestconfig)
 
 
 @over(4)
-def test_at_four_ranks(system, device_mesh, shardcheck, world):
-    hold(system, device_mesh, shardcheck, world)
+def test_at_four_ranks(system, device_mesh, shardcheck, world, pytestconfig):
+    reading = hold(system, device_mesh, shardcheck, world)
+    keep(reading, shardcheck, pytestconfig)
 
 
 def hold(system, mesh, shardcheck, world):
@@ -72,6 +75,13 @@ def hold(system, mesh, shardcheck, world):
     elif not TABLES:
         page = (PAGES / f"{system.page}.md").read_text()
         assert text in page.splitlines(), f"{text}\nwrite it: python tests/docs/system_tables.py"
+    return reading
+
+
+def keep(reading, shardcheck, config):
+    # Whoever leaves syrupy out has every other test of the suite.
+    if config.pluginmanager.hasplugin("syrupy") and not TABLES:
+        shardcheck.snapshot(reading, name="step")
 
 
 def agrees_with_the_allocator(memory, share):
