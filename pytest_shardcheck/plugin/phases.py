@@ -119,6 +119,7 @@ class WorldPhases:
             self._item.stash[SPEC],
             self.readings() if ran else {},
             self._verdicts if ran else (),
+            self._world.timelines() if ran and self._world is not None else {},
         )
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from pytest_shardcheck.vocabulary.specs import WorldSpec
 from pytest_shardcheck.vocabulary.verdicts import Verdict
 
 _ATTRIBUTE: Final = "shardcheck"
+_TIMELINES: Final = "shardcheck_timelines"
 
 
 def attach(
@@ -25,14 +26,20 @@ def attach(
     spec: WorldSpec,
     readings: Mapping[int, Sequence[Reading]],
     verdicts: Sequence[Verdict],
+    timelines: Mapping[int, str],
 ) -> None:
-    """Put what a world measured in a phase, and what its markers say of it, on its report."""
+    """Put what a world measured in a phase, and what its markers say of it, on its report.
+
+    Packed timelines are put there apart: they are large, and are in no record.
+    """
     data = {
         "spec": spec.to_json(),
         "readings": [reading.to_json() for _, its in sorted(readings.items()) for reading in its],
         "verdicts": [plain.to_json(without_breakdowns(verdict)) for verdict in verdicts],
     }
     setattr(report, _ATTRIBUTE, data)
+    if timelines:
+        setattr(report, _TIMELINES, {str(rank): packed for rank, packed in timelines.items()})
 
 
 def is_of_world(report: pytest.TestReport) -> bool:
@@ -75,6 +82,26 @@ class Records:
     def all(self) -> list[WorldRecord]:
         """Return them by node id: the order in which tests ran is chance under xdist."""
         return [self._by_nodeid[nodeid] for nodeid in sorted(self._by_nodeid)]
+
+
+class Timelines:
+    """The packed timelines of every world test of the session, by rank."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._by_nodeid: dict[str, dict[int, str]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take note of a report; a test that is run again replaces its own."""
+        if report.when == "setup":
+            self._by_nodeid.pop(report.nodeid, None)
+        packed: Mapping[str, str] = getattr(report, _TIMELINES, {})
+        if packed:
+            self._by_nodeid[report.nodeid] = {int(rank): text for rank, text in packed.items()}
+
+    def of(self, nodeid: str) -> Mapping[int, str]:
+        """Return the timelines of a test's ranks that have one."""
+        return self._by_nodeid.get(nodeid, {})
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:

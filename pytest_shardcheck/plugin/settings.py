@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import pytest
@@ -25,6 +26,13 @@ class Settings:
     world_size: tuple[int, ...] = ()
     report: bool = False
     require_cuda: bool = False
+    html: Path | None = None
+    trace: Path | None = None
+
+    @property
+    def wants_timelines(self) -> bool:
+        """Tell whether ranks record what they do."""
+        return self.html is not None or self.trace is not None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -60,6 +68,18 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="Fail the tests marked `cuda` that would be skipped (ini: shardcheck_require_cuda)",
     )
+    group.addoption(
+        "--shardcheck-html",
+        metavar="PATH",
+        help="Write one page that shows what every world did, over its operations "
+        "(ini: shardcheck_html)",
+    )
+    group.addoption(
+        "--shardcheck-trace",
+        metavar="DIR",
+        help="Write the same as a trace of each world, for Perfetto or chrome://tracing "
+        "(ini: shardcheck_trace)",
+    )
     parser.addini("shardcheck_timeout", "Default of --shardcheck-timeout, in seconds")
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
     parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
@@ -73,6 +93,8 @@ def add_options(parser: pytest.Parser) -> None:
         type="args",
         default=[],
     )
+    parser.addini("shardcheck_html", "Default of --shardcheck-html, from the ini file's folder")
+    parser.addini("shardcheck_trace", "Default of --shardcheck-trace, from the ini file's folder")
     parser.addini("shardcheck_threads", "Intra-op threads of each rank (default: 1)")
 
 
@@ -93,6 +115,8 @@ def read_settings(config: pytest.Config) -> Settings:
         ),
         report=_flag(config, "shardcheck_report", "shardcheck_report"),
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
+        html=_path(config, "shardcheck_html", "file"),
+        trace=_path(config, "shardcheck_trace", "folder"),
     )
 
 
@@ -102,6 +126,23 @@ def _given(config: pytest.Config, name: str) -> tuple[str | None, str]:
     if value is not None:
         return str(value), "--" + name.replace("_", "-")
     return config.getini(name) or None, f"ini {name}"
+
+
+def _path(config: pytest.Config, name: str, kind: Literal["file", "folder"]) -> Path | None:
+    """Return a path as seen from whoever wrote it: the invocation, or the ini file."""
+    text, source = _given(config, name)
+    if text is None:
+        return None
+    base = config.invocation_params.dir if config.getoption(name) else _folder_of_ini(config)
+    path = base / Path(text).expanduser()
+    if path.exists() and path.is_dir() == (kind == "file"):
+        there = "folder" if kind == "file" else "file"
+        raise pytest.UsageError(f"{source}: a {kind} is expected, and {path} is a {there}")
+    return path
+
+
+def _folder_of_ini(config: pytest.Config) -> Path:
+    return config.inipath.parent if config.inipath is not None else config.rootpath
 
 
 def _flag(config: pytest.Config, option: str, ini: str) -> bool:
