@@ -20,6 +20,7 @@ from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID, SPEC
 if TYPE_CHECKING:
     from pytest_shardcheck.plugin.launching import Launching
     from pytest_shardcheck.plugin.phases import WorldPhases
+    from pytest_shardcheck.plugin.pictures import Pictures
     from pytest_shardcheck.plugin.summary import Summary
 
 __all__ = ["device_mesh", "process_group", "shardcheck", "world"]
@@ -66,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(deepspeed, "shardcheck-deepspeed")
     else:
-        config.pluginmanager.register(_Session(), "shardcheck-session")
+        config.pluginmanager.register(_Session(_pictures(config)), "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 
 
@@ -125,8 +126,10 @@ def _concerning_us(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 class _Session:
     """The hooks of the process that runs the session; ranks and their nursery have none of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, pictures: Pictures | None) -> None:
         self._summary: Summary | None = None
+        self._pictures = pictures
+        self._drawn: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -183,10 +186,19 @@ class _Session:
 
             self._summary = self._summary or Summary()
             self._summary.add(report)
+            if self._pictures is not None:
+                self._pictures.add(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._pictures is not None:
+            self._drawn = self._pictures.finish(session)
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
+        for line in self._drawn:
+            terminalreporter.write_line(f"shardcheck: {line}")
         if self._summary is not None:
             launching = config.stash.get(LAUNCHING, None)
             self._summary.write(
@@ -201,6 +213,16 @@ class _Session:
         if launching is not None:
             launching.close()
             del config.stash[LAUNCHING]
+
+
+def _pictures(config: pytest.Config) -> Pictures | None:
+    """Return what draws the session's worlds, where that is asked for: not a worker of xdist."""
+    settings = config.stash[SETTINGS]
+    if not settings.wants_timelines or hasattr(config, "workerinput"):
+        return None
+    from pytest_shardcheck.plugin.pictures import Pictures
+
+    return Pictures(settings)
 
 
 def _launching(session: pytest.Session) -> Launching:

@@ -6,7 +6,6 @@ import {
   DataZoomInsideComponent,
   DataZoomSliderComponent,
   GridComponent,
-  MarkAreaComponent,
   MarkLineComponent,
   TooltipComponent,
 } from "echarts/components";
@@ -20,9 +19,10 @@ echarts.use([
   DataZoomSliderComponent,
   GridComponent,
   LineChart,
-  MarkAreaComponent,
   MarkLineComponent,
   TooltipComponent,
 ]);
 
+// Only these are used; the rest would stay in the file.
 export const { init, version } = echarts;
+export const { clipRectByRect: clipRect } = echarts.graphic;
