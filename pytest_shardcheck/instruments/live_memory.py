@@ -152,10 +152,10 @@ class LiveMemory:
         live = report(window, self._ledger, claimed)
         if self._recorder is not None:
             self._recorder.keep(tuple(window.all_peaks()))
-            if outermost:
-                self._recorder.look()
-                self._recorder.work_out(window.began, claimed)
+            self._recorder.look()
         self.drop(window)
+        if self._recorder is not None and outermost:
+            self._recorder.work_out(window.began, claimed)
         return live
 
     def explain(self, claims: Iterable[Claim]) -> None:

@@ -62,19 +62,38 @@ class RecordingLedger(Ledger):
         self._totals: list[int] = []
         self._most = _MOST_PENDING
         self._now = now
+        self._early: tuple[int, int] | None = None  # the clock before and after such burials
 
     def sample(self) -> bool:
         """Take down what is alive now, if it has changed; tell whether that could be believed.
 
         It can't while a thread has allocated and not yet looked whether that is a new peak.
         """
-        self.drain()
+        self._drain_early()
         with self.lock:
             devices = [device for device in list(self.devices.values()) if device is not None]
             if any(device.live > device.threshold for device in devices):
                 return False
             self._take_down()
         return True
+
+    def drain(self) -> bool:
+        """Bury the storages that have ended, where a ledger that does not record would."""
+        self._early = None
+        return super().drain()
+
+    def _drain_early(self) -> None:
+        """Bury the storages that have ended; what is saved next is saved as if that came later.
+
+        A storage counts as saved at a peak after which nothing happened until autograd held it.
+        """
+        before = self.clock
+        if super().drain():
+            self._early = (self._clock_but_for_early(before), self.clock)
+
+    def _clock_but_for_early(self, clock: int) -> int:
+        early = self._early
+        return early[0] if early is not None and early[1] == clock else clock
 
     def reached(self, peak: Peak, live: int) -> None:
         """Take down a new peak, and sample it."""
@@ -89,7 +108,7 @@ class RecordingLedger(Ledger):
             if home.held == 1:
                 if home.holds is None:
                     home.holds = []
-                home.holds.append([self.clock, inf])
+                home.holds.append([self._clock_but_for_early(self.clock), inf])
 
     def blocks(self) -> list[Block]:
         """Return what is alive and the dead that some sample shows."""
@@ -269,6 +288,8 @@ class Recorder:
 
     def ended(self, opened: OpenRegion, *, failed: bool = False) -> None:
         """Note that a region ended, or that an exception ended it."""
+        if opened not in self._open:
+            return  # the timeline was taken before: it ended there
         self._open.remove(opened)
         occurrence = 0
         if not failed:
@@ -293,7 +314,8 @@ class Recorder:
 
     def forget(self, opened: OpenRegion) -> None:
         """Forget a region that was none: the test's body, once the test opens its own."""
-        self._open.remove(opened)
+        if opened in self._open:
+            self._open.remove(opened)
 
     def unmeasured(self, reason: str) -> None:
         """Note that storages are no longer seen, and why."""

@@ -49,7 +49,7 @@ def file_name(nodeid: str) -> str:
 
     Ids that are alike but for letters that no file may have differ by what ends the name.
     """
-    words = re.sub(r"[^A-Za-z0-9_.-]+", "-", nodeid.replace(".py::", "-")).strip("-.")
+    words = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid.replace(".py::", "-")).strip("-.")
     digest = hashlib.sha256(nodeid.encode()).hexdigest()[:8]
     return f"{words[-_LONGEST_NAME:].lstrip('-.')}-{digest}.json"
 
