@@ -68,21 +68,24 @@ shardcheck.option = (timeline, axis, ceilings, reach) => {
     const drawn = ceilings.filter((c) => c.chart === chart && c.bytes <= 3 * peak).map((c) => c.bytes);
     return Math.max(peak, ...drawn, 1) * 1.06;
   };
-  const marks = (chart, top) => ({
-    silent: true, symbol: "none", animation: false,
-    data: ceilings.filter((c) => c.chart === chart && c.bytes <= top).flatMap((ceiling) =>
+  const marks = (chart, top) => {
+    const lines = ceilings.filter((c) => c.chart === chart && c.bytes <= top).flatMap((ceiling) =>
       timeline.data.regions
         .map((region, i) => [region, axis.regions[i]])
         .filter(([region]) => !region.failed && region.region === ceiling.region && region.occurrence === ceiling.occurrence)
-        .map(([, [begin, end]]) => [
-          {
-            coord: [begin, ceiling.bytes],
-            lineStyle: { color: colours.bad, width: 1.5, type: ceiling.exact ? "solid" : [5, 3] },
-            label: { show: true, position: "insideEndTop", color: colours.bad, fontSize: 11, formatter: `${ceiling.text} ${size(ceiling.bytes)}` },
-          },
-          { coord: [end, ceiling.bytes] },
-        ])),
-  });
+        .map(([, [begin, end]]) => ({ begin, end, ceiling, text: `${narrow ? "" : ceiling.text} ${size(ceiling.bytes)}` })));
+    // One of equal words: the last, or they would lie over each other.
+    const lastEnd = new Map(lines.sort((a, b) => a.end - b.end).map((line) => [line.text, line.end]));
+    const data = lines.map(({ begin, end, ceiling, text }) => [
+      {
+        coord: [begin, ceiling.bytes],
+        lineStyle: { color: colours.bad, width: 1.5, type: ceiling.exact ? "solid" : [5, 3] },
+        label: { show: lastEnd.get(text) === end, position: "insideEndTop", color: colours.bad, fontSize: 11, formatter: text },
+      },
+      { coord: [end, ceiling.bytes] },
+    ]);
+    return { silent: true, symbol: "none", animation: false, data };
+  };
   const rectangles = (gridAt, data, shape, extra = {}) => ({
     type: "custom", xAxisIndex: gridAt, yAxisIndex: gridAt, data, silent: true, animation: false, clip: true,
     encode: { x: [0, 1], y: 2 },
@@ -131,7 +134,8 @@ shardcheck.option = (timeline, axis, ceilings, reach) => {
     series.push({
       type: "line", name: category, stack: "live", step: "end", data, xAxisIndex: memory, yAxisIndex: memory,
       symbol: "none", silent: true, animation: false, color: palette[category],
-      lineStyle: { width: 0 }, areaStyle: { color: palette[category], opacity: 0.85 },
+      // The last one's line is the outline of all: a peak of one operation is narrower than a pixel.
+      lineStyle: { width: i === timeline.columns.length - 1 ? 0.8 : 0, color: colours.faint }, areaStyle: { color: palette[category], opacity: 0.85 },
       markLine: i === 0 ? marks("memory", memoryTop) : undefined,
     });
   });

@@ -40,7 +40,8 @@ shardcheck.legend = (timelines, ceilings) => {
     element("div", { className: "legend" },
       ...Object.keys(palette).filter((name) => used.has(name)).map((name) => entry(palette[name], name)),
       ...["backward", "optimizer"].filter((phase) => phases.has(phase)).map((phase) => entry(`var(--${phase})`, `${phase} phase`)),
-      ceilings.length ? element("span", {}, element("i", { className: "dashed" }), "ceiling") : null,
+      ceilings.some(({ marker }) => marker.startsWith("max_")) ? element("span", {}, element("i", { className: "dashed" }), "ceiling") : null,
+      ceilings.some(({ marker }) => !marker.startsWith("max_")) ? element("span", {}, element("i", { className: "solid" }), "exact value") : null,
       element("span", {}, element("i", { className: "ring" }), "a region's peak")),
     element("div", { className: "legend" },
       ...Object.keys(operationColours).filter((name) => operations.has(name)).map((name) => entry(operationColours[name], name))));

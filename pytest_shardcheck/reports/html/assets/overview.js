@@ -4,7 +4,7 @@
   const { element, size, number, duration } = shardcheck;
   const { about, rows } = JSON.parse(document.getElementById("worlds").textContent);
   const severity = ["failed", "error", "xpassed", "skipped", "xfailed", "passed"];
-  const percent = (use) => `${(100 * use).toFixed(use < 0.0995 ? 1 : 0)} %`;
+  const percent = (use) => `${(100 * use).toFixed(use < 0.0995 || Math.abs(use - 1) < 0.01 ? 1 : 0)} %`;
   // A column's name, its figure or text, how it is written, and how it is sorted at first.
   const columns = [
     { name: "test", text: true, of: (row) => row.nodeid },
@@ -28,7 +28,10 @@
 
   const label = (row) => {
     const cut = row.nodeid.split("::")[0].lastIndexOf("/") + 1;
-    return [element("span", { className: "folder" }, row.nodeid.slice(0, cut)), row.nodeid.slice(cut)];
+    // Long names break where their parts meet.
+    const parts = row.nodeid.slice(cut).split(/(?<=::)|(?=\[)/);
+    const broken = parts.flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+    return [element("span", { className: "folder" }, row.nodeid.slice(0, cut)), element("wbr"), ...broken];
   };
 
   const cell = (column, row) => {
