@@ -111,6 +111,8 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_max_ranks",
         "shardcheck_report",
         "require_cuda",
+        "shardcheck_html",
+        "shardcheck_trace",
     }
     assert ini == {
         "shardcheck_timeout",
@@ -118,6 +120,8 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_max_ranks",
         "shardcheck_report",
         "shardcheck_require_cuda",
+        "shardcheck_html",
+        "shardcheck_trace",
         "shardcheck_world_size",
         "shardcheck_threads",
     }
