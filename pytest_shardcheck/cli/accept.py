@@ -7,8 +7,9 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_shardcheck.snapshots import Document, write_whole
+from pytest_shardcheck.snapshots import Document
 from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.files import write_whole
 from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from .live_report import Live, Window, report
 from .settling import Settling
 from .tensors import readable_tensors, tensors_in
 from .threads import enter_in_new_threads, leave_new_threads_alone
+from .timeline import RecordingMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .blocks import Block, Device, Home, Peak
     from .claims import Claim
     from .surroundings import Surroundings
+    from .timeline import Recorder
 
 _running: weakref.WeakSet[LiveMemory] = weakref.WeakSet()
 
@@ -49,15 +51,21 @@ _running: weakref.WeakSet[LiveMemory] = weakref.WeakSet()
 class LiveMemory:
     """Count the storages alive on a rank between `start` and `stop`, and say what they were."""
 
-    def __init__(self, device: str, surroundings: Surroundings) -> None:
-        """Count for a rank whose own device is `device`, which is reported even when empty."""
+    def __init__(
+        self, device: str, surroundings: Surroundings, recorder: Recorder | None = None
+    ) -> None:
+        """Count for a rank whose own device is `device`, which is reported even when empty.
+
+        `recorder` takes down a timeline beside.
+        """
         self._surroundings = surroundings
-        self._ledger = Ledger()
+        self._recorder = recorder
+        self._ledger = Ledger() if recorder is None else recorder.ledger
         self._ledger.device_of(torch.device(device))
         self._ledger.follow(self._peaks)
         self._settling = Settling(self._ledger.drain)
         self._witness = Witness(self._ledger, surroundings, self._settling, self._turn, self._rise)
-        self._mode: Any = StorageMode(self._witness)
+        self._mode: Any = self._for_thread()
         self._windows: list[Window] = []
         self._steps = 0  # that run now, one inside another
         self._leader = self._main = threading.main_thread().ident
@@ -120,6 +128,8 @@ class LiveMemory:
             self._steps = 0  # what an exception ended
         self._settling.settle()
         self._witness.phase = self._surroundings.phase()
+        if self._recorder is not None:
+            self._recorder.turned(self._witness.phase)
         window = Window(ceilings, self._ledger, self._witness.phase, self._surroundings.line())
         self._windows.append(window)
         self._set_thresholds()
@@ -132,7 +142,7 @@ class LiveMemory:
             window: what `open` returned.
             claims: yields categories with their tensors, from what is watched now.
         """
-        claimed = self._claimed(claims())
+        claimed = {**window.claimed, **self._claimed(claims())}
         outermost = len(self._windows) == 1
         if outermost:
             self._settling.step_ended()
@@ -140,8 +150,18 @@ class LiveMemory:
         self._settling.settle()
         window.end(self._witness.phase)
         live = report(window, self._ledger, claimed)
+        if self._recorder is not None:
+            self._recorder.keep(tuple(window.all_peaks()))
+            self._recorder.look()
         self.drop(window)
+        if self._recorder is not None and outermost:
+            self._recorder.work_out(window.began, claimed)
         return live
+
+    def explain(self, claims: Iterable[Claim]) -> None:
+        """Tell a timeline what tensors are, also where no region ends that would."""
+        if self._recorder is not None:
+            self._recorder.learn(self._claimed(claims))
 
     def claim(self, claims: Iterable[Claim]) -> None:
         """Note what tensors are now: they may be gone when the open regions end."""
@@ -167,7 +187,9 @@ class LiveMemory:
             self._ledger.let_go(home)
 
     def _for_thread(self) -> StorageMode:
-        return StorageMode(self._witness)
+        if self._recorder is None:
+            return StorageMode(self._witness)
+        return RecordingMode(self._witness, self._recorder)
 
     def _peaks(self) -> Iterator[Peak]:
         for window in self._windows:
@@ -213,6 +235,8 @@ class LiveMemory:
                 window.turn(self._witness.phase, phase)
         self._witness.phase = phase
         self._set_thresholds()
+        if self._recorder is not None:
+            self._recorder.turned(phase)
 
     def _rise(self, block: Block) -> None:
         """Take down new peaks, if the device is as full once what workers held is gone."""
@@ -241,6 +265,8 @@ class LiveMemory:
         if not self._witness.off:
             self._witness.resized(storage, "resize_")
             self._witness.check()
+            if self._recorder is not None:
+                self._recorder.look()
 
     def step_begins(self) -> None:
         """Note that a step begins, of an optimizer or of a framework's engine."""

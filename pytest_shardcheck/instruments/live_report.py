@@ -31,7 +31,7 @@ _MOST_RECORDS = 10
 Kind = tuple[str, int, object, tuple[int, ...]]  # device, bytes, dtype, shape
 # What a record has, not written yet: bytes, dtype, shape, category, the module's label, the line,
 # and a framework's name.
-_Alike = tuple[int, object, tuple[int, ...], str, "Label | None", "Line | None", str]
+Alike = tuple[int, object, tuple[int, ...], str, "Label | None", "Line | None", str]
 Claimed = Mapping[Home, Claim]
 _NOBODYS: Final = Claim("", ())
 
@@ -136,7 +136,6 @@ class Window:
 
 def report(window: Window, ledger: Ledger, claimed: Claimed) -> Live:
     """Say what was alive in a window that has just ended."""
-    claimed = {**window.claimed, **claimed}
     phases = {
         phase: {
             device.name: _live_bytes(window, ledger, claimed, device, peak)
@@ -179,18 +178,29 @@ def _live_bytes(
 
 
 def _category(block: Block, window: Window, claimed: Claimed, at: int) -> str:
+    held, otherwise = categories_of(block, window.began, claimed)
+    return held if held == otherwise or block.home.held_at(at) else otherwise
+
+
+def categories_of(block: Block, began: int | None, claimed: Claimed) -> tuple[str, str]:
+    """Return what a block is while autograd has it saved, and what it is otherwise.
+
+    `began` is the clock at which the region began; None where there is none.
+    """
     claim, _, _, taught = claimed.get(block.home, _NOBODYS)
     if taught or claim in ("parameters", "unsharded parameters"):
-        return claim
+        return claim, claim
     if block.marks & GRADIENT:
-        return "gradients"
+        return "gradients", "gradients"
     if claim:
-        return claim
-    if block.home.held_at(at):
-        return "saved activations"
+        return claim, claim
     if block.marks & COMMUNICATED:
-        return "communication buffers"
-    return "inputs" if block.marks & GIVEN or block.born <= window.began else "temporaries"
+        otherwise = "communication buffers"
+    elif block.marks & GIVEN or (began is not None and block.born <= began):
+        otherwise = "inputs"
+    else:
+        otherwise = "temporaries"
+    return "saved activations", otherwise
 
 
 def _grown(
@@ -206,14 +216,14 @@ def _grown(
     born = [block for block in alive if block.born > window.began]
     named = [(block, _category(block, window, claimed, ledger.clock)) for block in born]
     named.sort(key=lambda pair: pair[0].home in claimed or bool(pair[0].marks & GRADIENT))
-    left: dict[_Alike, list[int]] = {}
+    left: dict[Alike, list[int]] = {}
     for block, category in named:
         if more[kind_of(block)] > 0:
             more[kind_of(block)] -= 1
             step = 1 + bisect_left(window.step_ends, block.born)
-            left.setdefault(_alike(block, category, claimed), []).append(step)
+            left.setdefault(alike_of(block, category, claimed), []).append(step)
     return tuple(
-        _record(alike, len(steps), tuple(dict.fromkeys(steps)))
+        record_of(alike, len(steps), tuple(dict.fromkeys(steps)))
         for alike, steps in _most(left).items()
     )
 
@@ -224,34 +234,37 @@ def _largest(named: Iterable[tuple[Block, str]], claimed: Claimed) -> tuple[Tens
     What is a good part of the peak is shown by one of its own at least: the gradients of many
     layers would leave no line for the temporaries beside them.
     """
-    counts = Counter(_alike(block, category, claimed) for block, category in named)
-    by_size = sorted(counts, key=_larger_first)
+    counts = Counter(alike_of(block, category, claimed) for block, category in named)
+    by_size = sorted(counts, key=larger_first)
     bytes_of: Counter[str] = Counter()
-    first_of: dict[str, _Alike] = {}
+    first_of: dict[str, Alike] = {}
     for alike in by_size:
         bytes_of[alike[3]] += alike[0] * counts[alike]
         first_of.setdefault(alike[3], alike)
     least = bytes_of.total() // _MOST_RECORDS
     shown = [first for category, first in first_of.items() if bytes_of[category] >= least]
     chosen = set(list(dict.fromkeys([*shown, *by_size]))[:_MOST_RECORDS])
-    return tuple(_record(alike, counts[alike]) for alike in by_size if alike in chosen)
+    return tuple(record_of(alike, counts[alike]) for alike in by_size if alike in chosen)
 
 
-def _alike(block: Block, category: str, claimed: Claimed) -> _Alike:
+def alike_of(block: Block, category: str, claimed: Claimed) -> Alike:
+    """Return what makes blocks equal to a reader."""
     place = block.place
     name = claimed.get(block.home, _NOBODYS).name
     return block.bytes, block.dtype, tuple(block.shape), category, place.label, place.line, name
 
 
-def _most(alike: Mapping[_Alike, _T]) -> dict[_Alike, _T]:
-    return {one: alike[one] for one in sorted(alike, key=_larger_first)[:_MOST_RECORDS]}
+def _most(alike: Mapping[Alike, _T]) -> dict[Alike, _T]:
+    return {one: alike[one] for one in sorted(alike, key=larger_first)[:_MOST_RECORDS]}
 
 
-def _larger_first(alike: _Alike) -> int:
+def larger_first(alike: Alike) -> int:
+    """Sort by size, the largest first."""
     return -alike[0]
 
 
-def _record(alike: _Alike, count: int, steps: tuple[int, ...] = ()) -> TensorRecord:
+def record_of(alike: Alike, count: int = 1, steps: tuple[int, ...] = ()) -> TensorRecord:
+    """Write down equal blocks."""
     size, dtype, shape, category, label, line, name = alike
     return TensorRecord(
         bytes=size,

@@ -20,10 +20,13 @@ from .holdings import Holdings
 from .panel import Panel
 from .regions import Measurement, Phase, Region, RegionHooks
 from .state import Watched, measure_state, with_larger_grads
+from .timeline import Recorder
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
+
+    from pytest_shardcheck.vocabulary.timelines import Timeline
 
 __tracebackhide__ = hide_from_users
 
@@ -55,7 +58,8 @@ class Meter:
         self._rank = rank
         self._device = _indexed(device)
         self._demands = demands or Demands()
-        self._panel = Panel(self._device, self._demands, frameworks, self._phase_turns)
+        recorder = Recorder(rank, self._device) if self._demands.timeline else None
+        self._panel = Panel(self._device, self._demands, frameworks, self._phase_turns, recorder)
         self._open: list[Region] = []
         self._ended: Counter[str] = Counter()
         # What is watched outside any region; the body counts only where a test opens none.
@@ -145,6 +149,13 @@ class Meter:
         """Return the collectives of the whole test as plain data, for the session to compare."""
         return self._panel.log()
 
+    def timeline(self) -> Timeline | None:
+        """Return what the rank did so far, as the last thing that is asked; None if not demanded.
+
+        Regions that are still open end here, for the timeline.
+        """
+        return self._panel.timeline()
+
     def _measurement(self, region: Region) -> Measurement:
         hooks = RegionHooks(enter=self._enter, end=self._end, drop=self._drop)
         return Measurement(region, hooks)
@@ -171,7 +182,7 @@ class Meter:
 
     def _forget_body(self) -> None:
         if self._body is not None and self._body.windows is not None:
-            self._panel.drop(self._body.windows)
+            self._panel.drop(self._body.windows, failed=False)
         self._body = None
 
     def _end(self, region: Region) -> None:

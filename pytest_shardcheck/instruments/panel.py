@@ -17,6 +17,7 @@ from .compiled_code import CompiledCode
 from .live_memory import LiveMemory
 from .saved_activations import SavedActivations
 from .surroundings import Surroundings
+from .timeline import Recorder, RecordingCollectives, RecordingSavedActivations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.frameworks import Frameworks
     from pytest_shardcheck.vocabulary.memory import LiveBytes
     from pytest_shardcheck.vocabulary.saved import SavedReading
+    from pytest_shardcheck.vocabulary.timelines import Timeline
 
     from . import collectives, live_report, saved_activations
     from .allocator import Peaks
     from .holdings import Holdings
+    from .timeline import OpenRegion
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,6 +43,7 @@ class Windows:
     collectives: collectives.Window
     saved: saved_activations.Window | None
     allocator: Peaks
+    recorded: OpenRegion | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +71,25 @@ class Panel:
         demands: Demands,
         frameworks: Frameworks,
         on_phase: Callable[[str], None],
+        recorder: Recorder | None = None,
     ) -> None:
         """Set the instruments up for a rank whose own device is `device`.
 
-        `on_phase` is called where a phase begins or ends that torch knows nothing of.
+        `on_phase` is called where a phase begins or ends that torch knows nothing of. `recorder`
+        takes down a timeline.
         """
         self._device = device
         self._demands = demands
         self._surroundings = Surroundings()
-        self._live = LiveMemory(device, self._surroundings)
-        self._collectives = Collectives(self._surroundings)
-        self._saved = SavedActivations(
-            self._surroundings, held=self._live.mark_saved, released=self._live.unmark_saved
-        )
+        self._recorder = recorder
+        live = self._live = LiveMemory(device, self._surroundings, recorder)
+        holds: Any = {"held": live.mark_saved, "released": live.unmark_saved}
+        if recorder is None:
+            self._collectives = Collectives(self._surroundings)
+            self._saved = SavedActivations(self._surroundings, **holds)
+        else:
+            self._collectives = RecordingCollectives(self._surroundings, recorder)
+            self._saved = RecordingSavedActivations(self._surroundings, recorder, **holds)
         self._allocator = Allocator(device, on_cpu=demands.allocated)
         self._compiled = CompiledCode()
         self._open = 0
@@ -133,12 +143,15 @@ class Panel:
         # The live counter last but for hooks, which allocate nothing: what opens is not measured.
         allocator = self._allocator.open()
         collectives = self._collectives.open()
+        self._live.explain(claims_of(held))
+        recorded = self._recorder.begins(region) if self._recorder is not None else None
         live = self._live.open(ceilings)
         return Windows(
             live=live,
             collectives=collectives,
             saved=self._saved.open() if saved else None,
             allocator=allocator,
+            recorded=recorded,
         )
 
     def close(self, windows: Windows, held: Holdings) -> Measured:
@@ -156,6 +169,9 @@ class Panel:
                 "allocated tensors in this test; judge peak instead, which counts them"
             )
         unmeasured = self._compiled.why_unmeasured()
+        if self._recorder is not None and windows.recorded is not None:
+            self._recorder.ended(windows.recorded)
+            self._recorder.unmeasured(unmeasured)
         return Measured(
             live={} if unmeasured else live.by_device,
             live_phases={phase: {} for phase in live.phases} if unmeasured else live.phases,
@@ -166,9 +182,14 @@ class Panel:
             reserved=allocator.reserved,
         )
 
-    def drop(self, windows: Windows) -> None:
-        """End a region of which nothing is wanted."""
+    def drop(self, windows: Windows, *, failed: bool = True) -> None:
+        """End a region of which nothing is wanted; `failed` tells whether it was one at all."""
         self._closed_one()
+        if self._recorder is not None and windows.recorded is not None:
+            if failed:
+                self._recorder.ended(windows.recorded, failed=True)
+            else:
+                self._recorder.forget(windows.recorded)
         if windows.saved is not None:
             self._saved.close(windows.saved)
         self._live.drop(windows.live)
@@ -195,3 +216,10 @@ class Panel:
     def log(self) -> dict[str, Any]:
         """Return the whole test's collectives, to be held against those of other ranks."""
         return self._collectives.log()
+
+    def timeline(self) -> Timeline | None:
+        """Return what was recorded so far; None where nobody asked for it."""
+        if self._recorder is None:
+            return None
+        self._recorder.unmeasured(self._compiled.why_unmeasured())
+        return self._recorder.timeline()

@@ -205,15 +205,14 @@ class _Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         settings = session.config.stash[SETTINGS]
-        nothing = self._summary is None and settings.json is None
+        nothing = self._summary is None and not settings.wants_files
         if nothing or not self._ending.has_run(session):
             return
         from pytest_shardcheck.plugin.outputs import write
         from pytest_shardcheck.plugin.summary import Summary
 
-        summary = self._summary or Summary()
-        incomplete = self._ending.why_incomplete(session)
-        self._notes = write(settings, summary.records, summary.in_short, incomplete)
+        kept = (self._summary or Summary()).kept(self._ending.why_incomplete(session))
+        self._notes = write(settings, kept)
         if any(note.fails for note in self._notes) and session.exitstatus in (0, 5):
             # Whoever reads the file next would find an old one, or none.
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

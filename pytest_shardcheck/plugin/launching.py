@@ -141,6 +141,7 @@ class Launching:
             port=listener.getsockname()[1],
             coverage=coverage.of_session(),
             log_level=min(handler.level for handler in log_handlers) if log_handlers else None,
+            timeline=self._settings.wants_timelines,
         )
         with listener:
             processes = launcher.launch(order, listener)

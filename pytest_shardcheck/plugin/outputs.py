@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pytest_shardcheck.plugin.records import Timelines
     from pytest_shardcheck.plugin.settings import Settings
     from pytest_shardcheck.vocabulary.records import WorldRecord
 
@@ -47,20 +48,36 @@ class Note:
     fails: bool = False
 
 
-def write(
-    settings: Settings, records: Sequence[WorldRecord], in_short: str, incomplete: str
-) -> list[Note]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a session has kept of its worlds: `incomplete` says why some may be missing."""
+
+    records: Sequence[WorldRecord]
+    timelines: Timelines
+    in_short: str
+    incomplete: str = ""
+
+
+def write(settings: Settings, kept: Kept) -> list[Note]:
     """Write what the settings and the environment ask for; say so, or why it could not be done."""
+    asked = [
+        ("--shardcheck-json", settings.json, _write_recording),
+        ("--shardcheck-html", settings.html, _write_page),
+        ("--shardcheck-trace", settings.trace, _write_traces),
+    ]
     notes: list[Note] = []
-    if settings.json is not None:
+    for option, path, write_one in asked:
+        if path is None:
+            continue
         try:
-            notes.append(Note(text=_write_recording(settings.json, records, incomplete)))
+            notes.append(Note(text=write_one(path, kept)))
         except OSError as error:
-            text = f"{settings.json} could not be written: {error}"
+            text = f"{option}: {path} could not be written: {error}"
             notes.append(Note(text=text, colour="red", fails=True))
-    if settings.step_summary is not None and records:
+    if settings.step_summary is not None and kept.records:
         try:
-            _append(settings.step_summary, job_summary(records, in_short, incomplete))
+            text = job_summary(kept.records, kept.in_short, kept.incomplete)
+            _append(settings.step_summary, text)
         except OSError as error:
             # Nobody asked for it: the tests' outcome stays what it is.
             text = f"the job summary {settings.step_summary} could not be written: {error}"
@@ -74,14 +91,27 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _write_recording(path: Path, records: Sequence[WorldRecord], incomplete: str) -> str:
+def _write_recording(path: Path, kept: Kept) -> str:
     """Write the session's recording; return what to say of it."""
     whole = recording.Recording(
-        environment=environment(), incomplete=incomplete, tests=tuple(records)
+        environment=environment(), incomplete=kept.incomplete, tests=tuple(kept.records)
     )
     write_whole(path, recording.to_text(whole))
-    what = f"{len(records)} world test{'' if len(records) == 1 else 's'} recorded in {path}"
-    return f"{what} (incomplete: {incomplete})" if incomplete else what
+    count = len(kept.records)
+    what = f"{count} world test{'' if count == 1 else 's'} recorded in {path}"
+    return f"{what} (incomplete: {kept.incomplete})" if kept.incomplete else what
+
+
+def _write_page(path: Path, kept: Kept) -> str:
+    from pytest_shardcheck.plugin.pictures import write_page
+
+    return write_page(path, kept.records, kept.timelines)
+
+
+def _write_traces(folder: Path, kept: Kept) -> str:
+    from pytest_shardcheck.plugin.pictures import write_traces
+
+    return write_traces(folder, kept.records, kept.timelines)
 
 
 def _version(package: str) -> str:

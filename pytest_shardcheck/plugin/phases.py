@@ -11,7 +11,7 @@ import pytest
 from pytest_shardcheck.expectations import judge
 from pytest_shardcheck.plugin import failures, relay
 from pytest_shardcheck.plugin.launching import Launching
-from pytest_shardcheck.plugin.records import add_properties, attach
+from pytest_shardcheck.plugin.records import add_properties, attach, attach_timelines
 from pytest_shardcheck.plugin.snapshots import KEEPER, Held
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.call_log import CallLog
@@ -129,6 +129,8 @@ class WorldPhases:
             self._verdicts if ran else (),
             self._held.records if ended_well and self._held is not None else (),
         )
+        if ran and self._world is not None:
+            attach_timelines(report, self._world.timelines())
         if ran and self._launching.writes_properties:
             add_properties(self._item, readings)
 

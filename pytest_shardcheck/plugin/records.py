@@ -21,6 +21,7 @@ from pytest_shardcheck.vocabulary.verdicts import Verdict
 from pytest_shardcheck.worlds.keys import SPEC
 
 _ATTRIBUTE: Final = "shardcheck"
+_TIMELINES: Final = "shardcheck_timelines"
 
 
 def attach(
@@ -38,6 +39,12 @@ def attach(
         "snapshots": [snapshot.to_json() for snapshot in snapshots],
     }
     setattr(report, _ATTRIBUTE, data)
+
+
+def attach_timelines(report: pytest.TestReport, timelines: Mapping[int, str]) -> None:
+    """Put packed timelines on a report, by rank, apart: they are large, and are in no record."""
+    if timelines:
+        setattr(report, _TIMELINES, {str(rank): packed for rank, packed in timelines.items()})
 
 
 def add_properties(item: pytest.Item, readings: Mapping[int, Sequence[Reading]]) -> None:
@@ -94,6 +101,26 @@ class Records:
     def all(self) -> list[WorldRecord]:
         """Return them by node id: the order in which tests ran is chance under xdist."""
         return [self._by_nodeid[nodeid] for nodeid in sorted(self._by_nodeid)]
+
+
+class Timelines:
+    """The packed timelines of every world test of the session, by rank."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._by_nodeid: dict[str, dict[int, str]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take note of a report; a test that is run again replaces its own."""
+        if report.when == "setup":
+            self._by_nodeid.pop(report.nodeid, None)
+        packed: Mapping[str, str] = getattr(report, _TIMELINES, {})
+        if packed:
+            self._by_nodeid[report.nodeid] = {int(rank): text for rank, text in packed.items()}
+
+    def of(self, nodeid: str) -> Mapping[int, str]:
+        """Return the timelines of a test's ranks that have one."""
+        return self._by_nodeid.get(nodeid, {})
 
 
 def _outcome(report: pytest.TestReport) -> Outcome:

@@ -40,6 +40,18 @@ class Settings:
     snapshot_dir: str = _DEFAULT_SNAPSHOT_DIR
     snapshot_variant: str = _DEFAULT_SNAPSHOT_VARIANT
     snapshot_tolerance: int | Fraction | None = None
+    html: Path | None = None
+    trace: Path | None = None
+
+    @property
+    def wants_files(self) -> bool:
+        """Tell whether files are written even where there is nothing to say."""
+        return self.json is not None or self.wants_timelines
+
+    @property
+    def wants_timelines(self) -> bool:
+        """Tell whether ranks record what they do."""
+        return self.html is not None or self.trace is not None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -87,6 +99,18 @@ def add_options(parser: pytest.Parser) -> None:
         help="How far the bytes of a snapshot may be from its recording: a share (1%%) or a size "
         "(ini: shardcheck_snapshot_tolerance; default: 0 on the CPU, 1%% on CUDA)",
     )
+    group.addoption(
+        "--shardcheck-html",
+        metavar="PATH",
+        help="Write one page that shows what every world did, over its operations "
+        "(ini: shardcheck_html)",
+    )
+    group.addoption(
+        "--shardcheck-trace",
+        metavar="DIR",
+        help="Write the same as a trace of each world, for Perfetto or chrome://tracing "
+        "(ini: shardcheck_trace)",
+    )
     parser.addini("shardcheck_timeout", "Default of --shardcheck-timeout, in seconds")
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
     parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
@@ -120,6 +144,8 @@ def add_options(parser: pytest.Parser) -> None:
         f"(default: {_DEFAULT_SNAPSHOT_VARIANT})",
         default=_DEFAULT_SNAPSHOT_VARIANT,
     )
+    parser.addini("shardcheck_html", "Default of --shardcheck-html, from the ini file's folder")
+    parser.addini("shardcheck_trace", "Default of --shardcheck-trace, from the ini file's folder")
     parser.addini("shardcheck_threads", "Intra-op threads of each rank (default: 1)")
 
 
@@ -139,13 +165,15 @@ def read_settings(config: pytest.Config) -> Settings:
             for text in config.getini("shardcheck_world_size")
         ),
         report=_flag(config, "shardcheck_report", "shardcheck_report"),
-        json=_path(config, "shardcheck_json"),
+        json=_path(config, "shardcheck_json", "file"),
         junit_properties=config.getini("shardcheck_junit_properties"),
         step_summary=Path(summary) if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) else None,
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
         snapshot_dir=_snapshot_dir(config),
         snapshot_variant=_snapshot_variant(config),
         snapshot_tolerance=_snapshot_tolerance(config),
+        html=_path(config, "shardcheck_html", "file"),
+        trace=_path(config, "shardcheck_trace", "folder"),
     )
 
 
@@ -157,15 +185,23 @@ def _given(config: pytest.Config, name: str) -> tuple[str | None, str]:
     return config.getini(name) or None, f"ini {name}"
 
 
-def _path(config: pytest.Config, name: str) -> Path | None:
-    """Return where a file is to be written: from where pytest was called, or the root folder."""
+def _path(config: pytest.Config, name: str, kind: Literal["file", "folder"]) -> Path | None:
+    """Return a path as seen from whoever wrote it: the invocation, or the ini file."""
     text, source = _given(config, name)
     if text is None:
         return None
     if not text.strip():
-        raise pytest.UsageError(f"{source}: the path of a file is expected, not {text!r}")
-    base = config.rootpath if source.startswith("ini") else config.invocation_params.dir
-    return base / Path(text).expanduser()
+        raise pytest.UsageError(f"{source}: the path of a {kind} is expected, not {text!r}")
+    base = config.invocation_params.dir if config.getoption(name) else _folder_of_ini(config)
+    path = base / Path(text).expanduser()
+    if path.exists() and path.is_dir() == (kind == "file"):
+        there = "folder" if kind == "file" else "file"
+        raise pytest.UsageError(f"{source}: a {kind} is expected, and {path} is a {there}")
+    return path
+
+
+def _folder_of_ini(config: pytest.Config) -> Path:
+    return config.inipath.parent if config.inipath is not None else config.rootpath
 
 
 def _flag(config: pytest.Config, option: str, ini: str) -> bool:

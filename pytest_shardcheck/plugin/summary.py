@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_shardcheck.plugin.records import Records, is_of_world, spec_of
+from pytest_shardcheck.plugin.outputs import Kept
+from pytest_shardcheck.plugin.records import Records, Timelines, is_of_world, spec_of
 from pytest_shardcheck.reports import table
 from pytest_shardcheck.reports.figures import near_ceilings
 
@@ -23,6 +24,7 @@ class Summary:
         self._worlds = 0
         self._ranks = 0
         self._records = Records()
+        self._timelines = Timelines()
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a report, if it is a world's."""
@@ -32,11 +34,21 @@ class Summary:
             self._worlds += 1
             self._ranks += spec_of(report).size
         self._records.add(report)
+        self._timelines.add(report)
 
     @property
     def records(self) -> list[WorldRecord]:
         """Return what became of each world test, by node id."""
         return self._records.all()
+
+    def kept(self, incomplete: str) -> Kept:
+        """Return what files are made of; `incomplete` says why tests may be missing."""
+        return Kept(
+            records=self.records,
+            timelines=self._timelines,
+            in_short=self.in_short,
+            incomplete=incomplete,
+        )
 
     def write(
         self,

@@ -4,7 +4,7 @@ Importing this package imports neither syrupy nor torch.
 """
 
 from pytest_shardcheck.snapshots.compare import Mismatch, compare
-from pytest_shardcheck.snapshots.document import Document, read, write_whole
+from pytest_shardcheck.snapshots.document import Document, read
 from pytest_shardcheck.snapshots.fields import Rules, parse_rules
 from pytest_shardcheck.snapshots.figures import figures_of, plain_value
 from pytest_shardcheck.snapshots.merge import merge
@@ -21,5 +21,4 @@ __all__ = [
     "parse_rules",
     "plain_value",
     "read",
-    "write_whole",
 ]

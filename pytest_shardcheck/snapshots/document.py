@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,21 +89,3 @@ def read(path: Path, file: str) -> Document | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: the snapshot can't be read: {error}") from error
     return Document.from_text(text, file)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, however the process ends.
-
-    Raises:
-        OSError: it can't be written; what was there still is.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A leading dot: syrupy and pytest look past what a killed process may leave.
-    temporary = path.with_name(f".{os.getpid()}-{path.name[-200:]}")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

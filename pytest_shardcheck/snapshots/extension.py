@@ -16,8 +16,8 @@ from syrupy.data import Snapshot, SnapshotCollection, SnapshotCollections
 from syrupy.extensions.base import AbstractSyrupyExtension
 from syrupy.location import PyTestLocation
 
-from pytest_shardcheck.snapshots.document import write_whole
 from pytest_shardcheck.snapshots.layout import folder_of, split_file_name
+from pytest_shardcheck.vocabulary.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,11 +20,13 @@ class Demands:
 
     `ceilings` are those whose first crossing is wanted. `allocated` follows the allocator, which
     costs time. `saved` installs saved-tensor hooks also where the test body is the region.
+    `timeline` records what happens, operation by operation.
     """
 
     ceilings: tuple[Ceiling, ...] = ()
     allocated: bool = False
     saved: bool = False
+    timeline: bool = False
 
     def ceilings_in(self, region: str, device: str) -> dict[str, int]:
         """Return the smallest ceiling of each device in a region; `device` is the rank's own."""

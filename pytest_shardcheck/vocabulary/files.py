@@ -19,9 +19,10 @@ def write_whole(path: Path, text: str) -> None:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder: a rename is atomic within one file system only.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A leading dot: syrupy and pytest look past what a killed process may leave.
+    temporary = path.with_name(f".{os.getpid()}-{path.name[-200:]}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)
         os.replace(temporary, path)
     except BaseException:

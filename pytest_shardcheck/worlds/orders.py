@@ -44,6 +44,7 @@ class Order(Plain):
     ``fingerprint`` is the ``repr`` of the item's parameters in the session: a rank that sees others
     would run another test under this name. ``directory`` is ours, ``tmp_path`` the test's.
     ``log_level`` is that of the session's live log and log file; None where it has neither.
+    ``timeline`` asks each rank to write what it did into its ``timeline_path``.
     """
 
     nodeid: str
@@ -56,6 +57,7 @@ class Order(Plain):
     port: int
     coverage: Mapping[str, Any] | None = None
     log_level: int | None = None
+    timeline: bool = False
 
 
 def stack_path(directory: Path, rank: int) -> Path:
@@ -66,3 +68,8 @@ def stack_path(directory: Path, rank: int) -> Path:
 def ring_path(directory: Path, rank: int) -> Path:
     """Return the file that holds a rank's last collectives."""
     return directory / f"rank{rank}.ring"
+
+
+def timeline_path(directory: Path, rank: int) -> Path:
+    """Return the file into which a rank writes its timeline."""
+    return directory / f"rank{rank}.timeline"

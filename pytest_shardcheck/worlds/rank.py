@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,11 +23,18 @@ import pytest
 
 from pytest_shardcheck import _compat
 from pytest_shardcheck.expectations import demands_of
-from pytest_shardcheck.worlds import coverage, no_terminal, rendezvous
+from pytest_shardcheck.worlds import coverage, no_terminal, packed_timelines, rendezvous
 from pytest_shardcheck.worlds.channel import Channel, Message
 from pytest_shardcheck.worlds.keys import EXPECTATIONS, RANK, TRACKED
 from pytest_shardcheck.worlds.live_log import LiveLog
-from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, SEED, Order, ring_path, stack_path
+from pytest_shardcheck.worlds.orders import (
+    DUMP_SIGNAL,
+    SEED,
+    Order,
+    ring_path,
+    stack_path,
+    timeline_path,
+)
 from pytest_shardcheck.worlds.ring import Place, Ring
 from pytest_shardcheck.worlds.taught import TaughtFrameworks
 
@@ -63,6 +70,7 @@ class RankContext:
             from pytest_shardcheck.instruments.meter import Meter
 
             demands = demands_of(expectations, self.order.spec, self.rank)
+            demands = replace(demands, timeline=self.order.timeline)
             self.meter = Meter(self.rank, self.device, demands, self.frameworks)
             # Regions collect garbage where they begin and end: not through all of torch's objects.
             # Only now: the meter looks among them for the meshes that there are.
@@ -250,12 +258,21 @@ class _Reporter:
         }
         meter = self._context.meter
         if report.when == "call" and not is_subtest and meter is not None:
+            self._write_timeline(meter)
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
             message["log"] = meter.log()
             message["snapshots"] = list(self._context.snapshots.values())
             self._context.reported = True
         self._context.channel.send(message, encodable=True)
+
+    def _write_timeline(self, meter: Meter) -> None:
+        """Leave it in the world's folder: it is larger than all that a rank says otherwise."""
+        timeline = meter.timeline()
+        if timeline is not None:
+            directory = Path(self._context.order.directory)
+            path = timeline_path(directory, self._context.rank)
+            packed_timelines.write(path, timeline)
 
     @pytest.hookimpl
     def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:

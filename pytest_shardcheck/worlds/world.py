@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
-from pytest_shardcheck.worlds import clock, interpreter, live_log, watchdog
+from pytest_shardcheck.worlds import clock, interpreter, live_log, packed_timelines, watchdog
 from pytest_shardcheck.worlds.channel import Message, wait_readable
 from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
-from pytest_shardcheck.worlds.orders import Order
+from pytest_shardcheck.worlds.orders import Order, timeline_path
 from pytest_shardcheck.worlds.outcome import Outcome, Phase, decide
 from pytest_shardcheck.worlds.processes import Launcher, Processes, kill
 from pytest_shardcheck.worlds.rank_state import RankState
@@ -95,6 +95,12 @@ class World:
         """Wait until every rank is through with a phase; stop the world when one is in trouble."""
         self._wait(when, self._timeout_s)
         return self.outcome(when)
+
+    def timelines(self) -> dict[int, str]:
+        """Return the packed timelines of the ranks that have written one, once their call ended."""
+        paths = {s.rank: timeline_path(self.directory, s.rank) for s in self.states}
+        packed = {rank: packed_timelines.read(path) for rank, path in paths.items()}
+        return {rank: text for rank, text in packed.items() if text is not None}
 
     def finish(self) -> Outcome:
         """Let the ranks leave, and wait until they are gone."""

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from pytest_shardcheck.instruments import Meter, c10d_tap
+from pytest_shardcheck.vocabulary.demands import Demands
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
 
@@ -61,14 +62,17 @@ def test_step(benchmark, figures, one_rank, build, rounds):
     module, batch = build()
     model = DistributedDataParallel(module)
     optimizer = AdamW(model.parameters())
-    meter = Meter(0, "cpu")
+    meters = {
+        "pytest-shardcheck": Meter(0, "cpu"),
+        "with a timeline": Meter(0, "cpu", Demands(timeline=True)),
+    }
 
-    def followed():
-        return meter.measure(model, optimizer)
+    def followed(way):
+        return lambda: meters[way].measure(model, optimizer)
 
     ways = {
         BARE: nullcontext,
-        "pytest-shardcheck": followed,
+        **{way: followed(way) for way in meters},
         "MemTracker": lambda: under_mem_tracker(model, optimizer),
         "CommDebugMode": CommDebugMode,
     }
@@ -82,8 +86,8 @@ def test_step(benchmark, figures, one_rank, build, rounds):
 
     def take_turns():
         for way, context in ways.items():
-            if way == "pytest-shardcheck":
-                meter._panel.start()  # the others must run without us
+            if way in meters:
+                meters[way]._panel.start()  # the others must run without us
             gc.collect()  # no way pays for the garbage of the one before
             start = time.perf_counter()
             with context():
@@ -91,10 +95,11 @@ def test_step(benchmark, figures, one_rank, build, rounds):
                 step()
                 seconds[way].append(time.perf_counter() - begun)
             opened[way].append(time.perf_counter() - start)
-            if way == "pytest-shardcheck":
-                meter._panel.stop()
+            if way in meters:
+                meters[way]._panel.stop()
 
-    meter._panel.stop()
+    for meter in meters.values():
+        meter._panel.stop()
     take_turns()
     take_turns()
     for times in [*seconds.values(), *opened.values()]:

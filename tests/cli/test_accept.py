@@ -7,7 +7,8 @@ import json
 import pytest
 
 from pytest_shardcheck.cli import main
-from pytest_shardcheck.snapshots import Document, write_whole
+from pytest_shardcheck.snapshots import Document
+from pytest_shardcheck.vocabulary.files import write_whole
 from pytest_shardcheck.vocabulary.records import WorldRecord
 from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
 from pytest_shardcheck.vocabulary.specs import WorldSpec

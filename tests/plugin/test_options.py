@@ -92,6 +92,43 @@ def test_the_path_of_the_recording(pytester: pytest.Pytester) -> None:
         assert _settings(pytester, *args, ini=ini).json == Path("/tmp/a.json")
 
 
+@pytest.mark.parametrize("field", ["html", "trace"])
+def test_paths_are_seen_from_whoever_wrote_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    told = pytester.mkdir("told")
+    monkeypatch.chdir(told)
+    ini = f"shardcheck_{field} = out/of-ini"
+    assert getattr(_settings(pytester), field) is None
+    assert not _settings(pytester).wants_timelines
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    config = pytester.parseconfigure("--rootdir", str(pytester.path), "-c", "../tox.ini")
+    settings = config.stash[SETTINGS]
+    assert getattr(settings, field) == pytester.path / "out" / "of-ini"
+    assert settings.wants_timelines
+    args = [f"--shardcheck-{field}=out/told", "-c", "../tox.ini"]
+    config = pytester.parseconfigure("--rootdir", str(pytester.path), *args)
+    assert getattr(config.stash[SETTINGS], field) == told / "out" / "told"
+    config = pytester.parseconfigure(f"--shardcheck-{field}=/there", "-c", "../tox.ini")
+    assert str(getattr(config.stash[SETTINGS], field)) == "/there"
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "message"),
+    [
+        ("html", "there", "--shardcheck-html: a file is expected, and .*there is a folder"),
+        ("trace", "there.txt", "--shardcheck-trace: a folder is expected, and .* is a file"),
+    ],
+)
+def test_a_path_of_the_other_kind_is_refused(
+    pytester: pytest.Pytester, field: str, given: str, message: str
+) -> None:
+    pytester.mkdir("there")
+    pytester.maketxtfile(there="")
+    with pytest.raises(pytest.UsageError, match=message):
+        _settings(pytester, f"--shardcheck-{field}={given}")
+
+
 @pytest.mark.parametrize("field", ["report", "require_cuda"])
 def test_an_ini_flag_that_is_off_is_off(pytester: pytest.Pytester, field: str) -> None:
     assert getattr(_settings(pytester, ini=f"shardcheck_{field} = false"), field) is False

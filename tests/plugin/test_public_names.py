@@ -116,6 +116,8 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_json",
         "require_cuda",
         "shardcheck_snapshot_tolerance",
+        "shardcheck_html",
+        "shardcheck_trace",
     }
     assert ini == {
         "shardcheck_snapshot_tolerance",
@@ -128,6 +130,8 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_json",
         "shardcheck_junit_properties",
         "shardcheck_require_cuda",
+        "shardcheck_html",
+        "shardcheck_trace",
         "shardcheck_world_size",
         "shardcheck_threads",
     }
