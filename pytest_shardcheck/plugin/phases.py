@@ -131,8 +131,20 @@ class WorldPhases:
         )
         if ran and self._world is not None:
             attach_timelines(report, self._world.timelines())
+        if ran:
+            self._deliver_benchmark(readings)
         if ran and self._launching.writes_properties:
             add_properties(self._item, readings)
+
+    def _deliver_benchmark(self, readings: dict[int, list[Reading]]) -> None:
+        """Hand the session what ranks timed; like pytest-benchmark, also where the test failed."""
+        states = self._world.states if self._world is not None else []
+        timed = {s.rank: s.extra["benchmark"] for s in states if "benchmark" in s.extra}
+        if timed:
+            from pytest_shardcheck.benchmark import deliver
+
+            flat = [reading for its in readings.values() for reading in its]
+            deliver(self._item, self._item.stash[SPEC], timed, flat)
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
         """Make a failure of a dead rank that a mark excuses without naming the error."""

@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -58,6 +58,8 @@ class RankContext:
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
     reported: bool = False  # the report of the call, with which snapshots go, was sent
     own_tmp_path: Path = field(default_factory=Path)
+    # By name, what makes the plain data that goes to the session with the report of the call.
+    to_report: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -77,13 +79,14 @@ class RankContext:
             gc.freeze()
         return self.meter
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: Any, deed: str) -> list[Any]:
         """Give plain data to every rank and return everyone's, ordered by rank.
 
-        Goes through the session, so that no collective is issued, let alone counted.
+        Goes through the session, so that no collective is issued, let alone counted. ``deed`` is
+        what a rank did that waits here, to follow "never": ranks meet only in the same one.
         """
         self.gathered += 1
-        self.channel.send({"kind": "gather", "number": self.gathered, "value": value})
+        self.channel.send({"kind": "gather", "number": self.gathered, "deed": deed, "value": value})
         received = self.channel.receive()
         if received is None or received[0]["kind"] != "gathered":
             # The session left or stops this world: there is nobody to tell.
@@ -264,6 +267,8 @@ class _Reporter:
             message["log"] = meter.log()
             message["snapshots"] = list(self._context.snapshots.values())
             self._context.reported = True
+        if report.when == "call" and not is_subtest:
+            message["extra"] = {name: make() for name, make in self._context.to_report.items()}
         self._context.channel.send(message, encodable=True)
 
     def _write_timeline(self, meter: Meter) -> None:
