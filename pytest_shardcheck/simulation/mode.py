@@ -1,0 +1,128 @@
+"""Tensors without data: their shapes, dtypes and bytes are those of the real world.
+
+`torch.FakeTensorMode`, with what a whole test needs beside: collectives that functional operators
+make, tensors that were made before the test, and an error that says which line asks for a value.
+
+Limits: a tensor that was made before the test keeps its values among others like it, and gives
+them up where it meets one of the test; writing into it from there is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+
+from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_PLAIN: Final = (Tensor, nn.Parameter)
+_FUNCTIONAL: Final = ("_c10d_functional", "_c10d_functional_autograd")
+# torch.tensor() hands its new tensor to these, to be made one of the test.
+_LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
+_OURS: Final = str(Path(__file__).parents[1])
+_TORCH: Final = str(Path(torch.__file__).parent)
+
+
+class SimulatedMode(FakeTensorMode):
+    """The mode of a simulated rank, from its setup to its teardown."""
+
+    def __init__(self) -> None:
+        """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
+        super().__init__(allow_non_fake_inputs=True)
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator on shapes alone."""
+        options = kwargs or {}
+        if FakeTensor not in types:
+            if not types and _all_real(func, args):
+                with unset_fake_temporarily():
+                    return func(*args, **options)
+        elif func.namespace == "c10d":
+            # Above any kernel for shapes alone, which would only add its own errors to ours.
+            return func._op_dk(torch._C.DispatchKey.BackendSelect, *args, **options)
+        elif func.namespace in _FUNCTIONAL and set(types) <= {FakeTensor, *_PLAIN}:
+            return self._communicate(func, args, options)
+        elif func._schema.is_mutable:
+            _refuse_writing_into_real(func, args)
+        __tracebackhide__ = hide_from_users
+        try:
+            return super().dispatch(func, types, args, options)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            _no_value(func, error)
+
+    def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a functional collective as C++ does, which calls the process group.
+
+        Its kernel for shapes calls none, so that no one would count it.
+        """
+        with self:
+            return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+
+
+def _all_real(func: Any, args: Sequence[Any]) -> bool:
+    return func._schema.name not in _LIFTING and any(True for _ in _tensors(args))
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        info = argument.alias_info
+        if info is None or not info.is_write:
+            continue
+        for tensor in _tensors((value,)):
+            if type(tensor) in _PLAIN:
+                raise UsageError(
+                    f"{_user_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
+                    "that was made before the test, with values that a simulated world does not "
+                    "have. Make it (or the model that it belongs to) inside the test or in a "
+                    "fixture"
+                )
+
+
+def _no_value(func: Any, error: Exception) -> NoReturn:
+    __tracebackhide__ = True
+    what = "a value" if isinstance(error, DataDependentOutputException) else "a shape"
+    raise NoValueError(
+        f"{_user_line()}: this needs {what} that depends on what a tensor holds ({func}), and the "
+        "tensors of a simulated world hold nothing: they have shapes, dtypes and bytes. Leave it "
+        "out there, as in\n    if not world.simulated:\n        print(loss.item())\n"
+        "(fixture `world`), or take a number that the test knows instead"
+    ) from None
+
+
+def _user_line() -> str:
+    """Return the innermost line that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, _OURS, "<")):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "the test"
