@@ -24,13 +24,14 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
+from .real_places import RealPlaces
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 if TYPE_CHECKING:
     from types import FrameType
 
 _PLAIN: Final = (Tensor, nn.Parameter)
-_FUNCTIONAL: Final = ("_c10d_functional", "_c10d_functional_autograd")
+_CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # torch.tensor() hands its new tensor to these, to be made one of the test.
 _LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
 _OURS: Final = str(Path(__file__).parents[1])
@@ -43,6 +44,8 @@ class SimulatedMode(FakeTensorMode):
     def __init__(self) -> None:
         """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
         super().__init__(allow_non_fake_inputs=True)
+        self._real = RealPlaces()
+        _remember_only_real(self.fake_tensor_converter)
 
     def dispatch(
         self,
@@ -54,13 +57,13 @@ class SimulatedMode(FakeTensorMode):
         """Run an operator on shapes alone."""
         options = kwargs or {}
         if FakeTensor not in types:
-            if not types and _all_real(func, args):
+            if not types and self._is_real(func, args, options):
                 with unset_fake_temporarily():
                     return func(*args, **options)
         elif func.namespace == "c10d":
             # Above any kernel for shapes alone, which would only add its own errors to ours.
             return func._op_dk(torch._C.DispatchKey.BackendSelect, *args, **options)
-        elif func.namespace in _FUNCTIONAL and set(types) <= {FakeTensor, *_PLAIN}:
+        elif func.namespace == "_c10d_functional" and set(types) <= {FakeTensor, *_PLAIN}:
             return self._communicate(func, args, options)
         elif func._schema.is_mutable:
             _refuse_writing_into_real(func, args)
@@ -70,17 +73,32 @@ class SimulatedMode(FakeTensorMode):
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _no_value(func, error)
 
+    def _is_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether an operator without fake arguments returns real tensors."""
+        has_tensors = any(True for _ in _tensors(args))
+        if has_tensors and func._schema.name not in _LIFTING:
+            return True
+        dtype = next(_tensors(args)).dtype if has_tensors else kwargs.get("dtype")
+        return self._real.makes(dtype)
+
     def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a functional collective as C++ does, which calls the process group.
 
         Its kernel for shapes calls none, so that no one would count it.
         """
         with self:
-            return func._op_dk(torch._C.DispatchKey.CPU, *args, **kwargs)
+            return func.redispatch(_CPU, *args, **kwargs)
 
 
-def _all_real(func: Any, args: Sequence[Any]) -> bool:
-    return func._schema.name not in _LIFTING and any(True for _ in _tensors(args))
+def _remember_only_real(converter: Any) -> None:
+    """Keep no weak references to what operators return: such a parameter can't be converted."""
+    remember = converter.set_tensor_memo
+
+    def set_tensor_memo(tensor: Tensor, fake: FakeTensor) -> None:
+        if not tensor.is_meta:
+            remember(tensor, fake)
+
+    converter.set_tensor_memo = set_tensor_memo
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:

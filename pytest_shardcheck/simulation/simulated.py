@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 
-from . import groups, meshes, reducer, refusals, sharding
+from . import conversions, groups, refusals, sharding
 from .mode import SimulatedMode
 
 
@@ -13,7 +13,7 @@ from .mode import SimulatedMode
 def simulation() -> Generator[None]:
     """Run a block on tensors without data, in groups without peers."""
     with ExitStack() as stack:
-        for part in (groups, meshes, reducer, sharding, refusals):
+        for part in (groups, conversions, sharding, refusals):
             part.install(stack)
         stack.enter_context(SimulatedMode())
         yield
