@@ -11,8 +11,10 @@ works carry no result, which DDP needs.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -20,7 +22,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
     FakeProcessGroup,
-    ReduceOp,
     Work,
     _create_work_from_future,
 )
@@ -34,7 +35,9 @@ from .patches import replace
 
 BACKEND: Final = "shardcheck_simulated"
 _REDUCING: Final = ("allreduce_", "allreduce_coalesced_", "reduce_")
-_SUMMING: Final = (ReduceOp.SUM, ReduceOp.RedOpType.SUM)
+_UNCHANGED: Final = ("broadcast_", "barrier", "monitored_barrier_", "send")
+_BACKWARD: Final = "/torch/autograd/graph.py"
+_CALLS: Final = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 
 
 def install(stack: ExitStack) -> None:
@@ -100,12 +103,7 @@ def _fill(name: str, args: Sequence[Any]) -> None:
     if name in ("allgather_", "_allgather_base_", "allgather_coalesced_"):
         for output in outputs:
             output.view(-1, *inputs[0].shape).copy_(inputs[0])
-    elif name in _REDUCING:
-        group = c10d_tap.group_among(name, args)
-        if args[2] is not None and _sums(args):
-            for output in outputs:
-                output.mul_(group.size)
-    elif name in ("broadcast_", "barrier", "monitored_barrier_", "send"):
+    elif name in _UNCHANGED or (name in _REDUCING and _is_of_reducer()):
         return
     else:
         raise UsageError(
@@ -114,11 +112,17 @@ def _fill(name: str, args: Sequence[Any]) -> None:
         )
 
 
-def _sums(args: Sequence[Any]) -> bool:
-    for argument in args:
-        if isinstance(argument, torch.ScriptObject) and "ReduceOp" in str(argument._type()):
-            return bool(ReduceOp.unbox(argument).op in _SUMMING)  # type: ignore[attr-defined]
-    return True
+def _is_of_reducer() -> bool:
+    """Tell whether DDP calls from C++, in a backward: it asks which parameters were used at all.
+
+    A call from Python has a frame of torch.distributed above autograd's.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith(_BACKWARD):
+        if frame.f_code.co_filename.endswith(_CALLS):
+            return False
+        frame = frame.f_back
+    return frame is not None
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

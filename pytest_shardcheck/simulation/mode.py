@@ -55,7 +55,7 @@ class SimulatedMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator on shapes alone."""
-        options = kwargs or {}
+        options = _without_index(kwargs or {})
         if FakeTensor not in types:
             if not types and self._is_real(func, args, options):
                 with unset_fake_temporarily():
@@ -88,6 +88,14 @@ class SimulatedMode(FakeTensorMode):
         """
         with self:
             return func.redispatch(_CPU, *args, **kwargs)
+
+
+def _without_index(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say "cpu" for "cpu:0", as real tensors do: fake ones take it for another device."""
+    device = kwargs.get("device")
+    if isinstance(device, torch.device) and device.type == "cpu" and device.index is not None:
+        return {**kwargs, "device": torch.device("cpu")}
+    return kwargs
 
 
 def _remember_only_real(converter: Any) -> None:
