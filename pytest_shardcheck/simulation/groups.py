@@ -1,7 +1,8 @@
 """Process groups without peers: each call returns at once, its work completed.
 
-Nothing is moved. On fake tensors there is nothing to move; real ones (what torch itself exchanges
-to come up, tensors of before the test) get what they would if every rank held what this one holds.
+On fake tensors there is nothing to move. Real ones are what torch itself tells its peers (objects,
+shapes, votes): they travel between simulated ranks (`exchange`). What ranks that are not simulated
+would say to all is taken to be what this one says.
 
 Calls are answered where `c10d_tap` sees them, above any backend: torch's own fake group copies the
 input to each rank's part of the output, which at 1,024 ranks is 1,024 operators a call, and its
@@ -14,6 +15,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from types import FrameType
 from typing import Any, Final
 
@@ -22,35 +24,42 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
     FakeProcessGroup,
+    PythonCallbackWork,
     Work,
     _create_work_from_future,
 )
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed import distributed_c10d
 
 from pytest_shardcheck.instruments import c10d_tap
+from pytest_shardcheck.instruments.groups import Group
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from .patches import replace
+from .exchange import Exchange
+from .patches import on_real_tensors, replace
 
 BACKEND: Final = "shardcheck_simulated"
 _REDUCING: Final = ("allreduce_", "allreduce_coalesced_", "reduce_")
-_UNCHANGED: Final = ("broadcast_", "barrier", "monitored_barrier_", "send")
+_GATHERING: Final = ("allgather_", "_allgather_base_")
+_UNCHANGED: Final = ("barrier", "monitored_barrier_")
 _BACKWARD: Final = "/torch/autograd/graph.py"
 _CALLS: Final = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 
 
-def install(stack: ExitStack) -> None:
+def install(stack: ExitStack, exchange: Exchange) -> None:
     """Make every group that this process creates one without peers, whatever its backend."""
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(
             BACKEND, _create, extended_api=True, devices=["cpu", "cuda", "xpu"]
         )
     replace(stack, distributed_c10d, "_new_process_group_helper", _without_peers)
+    # Pickles go through storages, which no mode sees.
+    for name in ("_object_to_tensor", "_tensor_to_object"):
+        replace(stack, distributed_c10d, name, on_real_tensors)
     # Else functional collectives wait at once, as they do where somebody traces.
     functional: Any = torch.distributed._functional_collectives
     replace(stack, functional, "_are_we_tracing", lambda _: lambda: False)
-    c10d_tap.answer_with(_answer)
+    c10d_tap.answer_with(_Answers(exchange))
     stack.callback(c10d_tap.answer_with, None)
 
 
@@ -73,43 +82,96 @@ def _without_peers(helper: Callable[..., Any]) -> Callable[..., Any]:
     return create
 
 
-def _answer(operator: torch._ops.OpOverload, args: Sequence[Any]) -> Any:
-    """Return what an operator of c10d returns when its work is done."""
-    tensors = list(_tensors(args[0]))
-    for tensor in tensors:
-        if isinstance(tensor, FakeTensor) and tensor.constant is not None:
-            # Its values were known, and depend on other ranks' from now on.
-            tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
-    if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
-        _fill(operator._schema.name.removeprefix("c10d::"), args)
-    results = [_result(str(returned.type), args, tensors) for returned in operator._schema.returns]
-    return results[0] if len(results) == 1 else tuple(results)
+class _Answers:
+    """Answers calls of c10d's operators, given what the simulated ranks can tell each other."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __call__(self, operator: torch._ops.OpOverload, args: Sequence[Any]) -> Any:
+        """Return what an operator returns when its work is done."""
+        tensors = list(_tensors(args[0]))
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) and tensor.constant is not None:
+                # Its values were known, and depend on other ranks' from now on.
+                tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+        work = None
+        if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            work = self._tell(operator._schema.name.removeprefix("c10d::"), args, tensors)
+        results = [
+            (work or _completed(tensors)).boxed() if "Work" in str(kind.type) else args[0]
+            for kind in operator._schema.returns
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _tell(self, name: str, args: Sequence[Any], outputs: list[Tensor]) -> Work | None:
+        """Give outputs of real tensors their values; return the work that does, if it takes any."""
+        if name in ("send", "recv_"):
+            return self._message(name, args, outputs)
+        group = c10d_tap.group_among(name, args)
+        if name in _GATHERING:
+            return self._gather(group, outputs, list(_tensors(args[1])))
+        if name == "broadcast_":
+            return self._broadcast(group, group.global_rank(args[2]), outputs)
+        if name in _UNCHANGED or (name in _REDUCING and _is_of_reducer()):
+            return None
+        raise UsageError(
+            f"{name} in a simulated world on tensors that were made before the test: nobody "
+            "computes their values there. Make them inside the test, where tensors have none"
+        )
+
+    def _message(self, name: str, args: Sequence[Any], tensors: list[Tensor]) -> Work | None:
+        group = c10d_tap.group_among(name, args)
+        peer, tag = group.global_rank(args[2]), args[3]
+        exchange = self._exchange
+        if not exchange.reaches([peer]):
+            raise UsageError(
+                f"a message between rank {exchange.rank} and rank {peer}, which is not simulated: "
+                'pipelines and other code whose ranks talk to each other need ranks="all" in '
+                "world_size(..., simulate=True)"
+            )
+        if name == "send":
+            label = exchange.next_message(group, exchange.rank, peer, tag)
+            for number, tensor in enumerate(tensors):
+                exchange.post(f"{label}.{number}", tensor)
+            return None
+        label = exchange.next_message(group, peer, exchange.rank, tag)
+
+        def receive(_: timedelta) -> bool:
+            with unset_fake_temporarily():
+                for number, tensor in enumerate(tensors):
+                    exchange.fetch(f"{label}.{number}", tensor)
+            return True
+
+        return PythonCallbackWork(receive)
+
+    def _gather(self, group: Group, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        """Fill each rank's part: with this rank's own where the others are not simulated."""
+        (own,) = inputs
+        parts = outputs if len(outputs) == group.size else list(outputs[0].chunk(group.size))
+        if not self._exchange.reaches(group.ranks):
+            for part in parts:
+                part.copy_(own.view(part.shape))
+            return
+        label = self._exchange.next_call(group)
+        self._exchange.post(f"{label}.{self._exchange.rank}", own)
+        for rank, part in zip(group.ranks, parts, strict=True):
+            self._exchange.fetch(f"{label}.{rank}", part)
+
+    def _broadcast(self, group: Group, root: int, tensors: list[Tensor]) -> None:
+        """Hand over the root's values; those of one that is not simulated are taken for ours."""
+        label = self._exchange.next_call(group)
+        for number, tensor in enumerate(tensors):
+            if self._exchange.rank == root:
+                self._exchange.post(f"{label}.{number}", tensor)
+            elif self._exchange.reaches([root]):
+                self._exchange.fetch(f"{label}.{number}", tensor)
 
 
-def _result(kind: str, args: Sequence[Any], tensors: list[Tensor]) -> Any:
-    return _completed(tensors) if "Work" in kind else args[0]
-
-
-def _completed(tensors: list[Tensor]) -> Any:
+def _completed(tensors: list[Tensor]) -> Work:
     future: Any = torch.futures.Future()
     future.set_result(tensors)
-    work: Work = _create_work_from_future(future)
-    return work.boxed()
-
-
-def _fill(name: str, args: Sequence[Any]) -> None:
-    """Fill outputs of real tensors as if every rank held what this one holds."""
-    outputs, inputs = list(_tensors(args[0])), list(_tensors(args[1]))
-    if name in ("allgather_", "_allgather_base_", "allgather_coalesced_"):
-        for output in outputs:
-            output.view(-1, *inputs[0].shape).copy_(inputs[0])
-    elif name in _UNCHANGED or (name in _REDUCING and _is_of_reducer()):
-        return
-    else:
-        raise UsageError(
-            f"{name} on tensors that were made before the test: a simulated rank has no peers to "
-            "get their values from. Make them inside the test, where they have no values"
-        )
+    return _create_work_from_future(future)
 
 
 def _is_of_reducer() -> bool:

@@ -1,19 +1,20 @@
 """Where torch makes small tensors for itself and reads their values: there they stay real.
 
-Device meshes hold rank numbers. DistributedDataParallel compares shapes between the ranks when it
+Device meshes hold rank numbers, object collectives pickles, pipelines vote on how to run. DistributedDataParallel compares shapes between the ranks when it
 is built, and the order of its gradients when it rebuilds its buckets; both in C++, whose tensors
 are known by the Python function that called it.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.distributed.utils
-from torch.distributed import _mesh_layout, device_mesh
+from torch.distributed import _mesh_layout, device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 # These pass an operator on; the function that called it stands behind them.
@@ -29,6 +30,19 @@ _PASSING_ON: Final = (
 )
 
 
+_OBJECTS: Final = (
+    distributed_c10d.all_gather_object,
+    distributed_c10d.broadcast_object_list,
+    distributed_c10d.gather_object,
+    distributed_c10d.recv_object_list,
+    distributed_c10d.scatter_object_list,
+    distributed_c10d.send_object_list,
+)
+# By name: to import pipelines takes a second that nobody without them should pay.
+_PIPELINES: Final = "/torch/distributed/pipelining/stage.py"
+_VOTES: Final = ("_warmup_forward_vote", "_warmup_backward_result")
+
+
 class RealPlaces:
     """The functions whose tensors stay real, all of them or those of one dtype."""
 
@@ -40,10 +54,12 @@ class RealPlaces:
         """
         self._files = frozenset({device_mesh.__file__, _mesh_layout.__file__})
         # The function by which FSDP, too, is told that ranks agree is DDP's alone.
-        self._codes: dict[CodeType, torch.dtype] = {
+        self._codes: dict[CodeType, torch.dtype | None] = {
+            **dict.fromkeys(map(_code_of, _OBJECTS)),
             torch.distributed.utils._verify_param_shape_across_processes.__code__: torch.int64,
             DistributedDataParallel._pre_forward.__code__: torch.int32,
             DistributedDataParallel._ddp_init_helper.__code__: torch.int32,
+            DistributedDataParallel._set_static_graph.__code__: torch.int32,
         }
 
     def makes(self, dtype: torch.dtype | None) -> bool:
@@ -54,6 +70,12 @@ class RealPlaces:
         if frame is None:
             return False
         code = frame.f_code
-        return code.co_filename in self._files or (
-            dtype is not None and self._codes.get(code) == dtype
-        )
+        if code.co_filename in self._files:
+            return True
+        if code.co_name in _VOTES and code.co_filename.endswith(_PIPELINES):
+            return True
+        return code in self._codes and self._codes[code] in (None, dtype)
+
+
+def _code_of(function: Any) -> CodeType:
+    return inspect.unwrap(function).__code__

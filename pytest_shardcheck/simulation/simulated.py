@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from . import conversions, groups, refusals, sharding
+from .exchange import Exchange
 from .mode import SimulatedMode
 
 
 @contextmanager
-def simulation() -> Generator[None]:
-    """Run a block on tensors without data, in groups without peers."""
+def simulation(directory: Path, rank: int, running: Sequence[int]) -> Generator[None]:
+    """Run a block on tensors without data, in groups without peers.
+
+    Args:
+        directory: the world's, where simulated ranks leave what they tell each other.
+        rank: this one's number in the world.
+        running: those of all simulated ranks.
+    """
     with ExitStack() as stack:
-        for part in (groups, conversions, sharding, refusals):
+        groups.install(stack, Exchange.over(directory, rank, running))
+        for part in (conversions, sharding, refusals):
             part.install(stack)
         stack.enter_context(SimulatedMode())
         yield

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pytest_shardcheck.instruments.c10d_tap import Tapped
     from pytest_shardcheck.instruments.meter import Meter
     from pytest_shardcheck.vocabulary.frameworks import Frameworks
-    from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 
 @dataclass
@@ -137,7 +136,7 @@ def _run(item: pytest.Item, context: RankContext) -> Message | None:
     item.config.stash[RANK] = context
     item.config.pluginmanager.register(_Reporter(item.config, context), "shardcheck-rank")
     try:
-        with coverage.measured(context.order.coverage), _simulated(context.order.spec):
+        with coverage.measured(context.order.coverage), _simulated(context):
             _compat.run_ordinary_protocol(item)
     except KeyboardInterrupt:
         return {"why": "interrupt", "text": "KeyboardInterrupt"}
@@ -146,12 +145,13 @@ def _run(item: pytest.Item, context: RankContext) -> Message | None:
     return None
 
 
-def _simulated(spec: WorldSpec) -> AbstractContextManager[None]:
-    if not spec.simulated:
+def _simulated(context: RankContext) -> AbstractContextManager[None]:
+    order = context.order
+    if not order.spec.simulated:
         return nullcontext()
     from pytest_shardcheck.simulation import simulation
 
-    return simulation()
+    return simulation(Path(order.directory), context.rank, order.spec.running)
 
 
 def _redirect_output(config: pytest.Config, capture: str, output_fd: int) -> list[int]:
