@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -52,7 +52,8 @@ class Exchange:
 
     def post(self, name: str, tensor: Tensor) -> None:
         """Say something, once; nobody is waited for."""
-        self.store.set(name, tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        data: Any = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        self.store.set(name, data)  # bytes, though its stub says str
 
     def fetch(self, name: str, into: Tensor) -> None:
         """Wait until it was said."""

@@ -26,7 +26,6 @@ from torch._C._distributed_c10d import (
     FakeProcessGroup,
     PythonCallbackWork,
     Work,
-    _create_work_from_future,
 )
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed import distributed_c10d
@@ -37,6 +36,9 @@ from pytest_shardcheck.vocabulary.errors import UsageError
 
 from .exchange import Exchange
 from .patches import on_real_tensors, replace
+
+# torch's stubs leave it out.
+_work_of: Any = getattr(torch._C._distributed_c10d, "_create_work_from_future")  # noqa: B009
 
 BACKEND: Final = "shardcheck_simulated"
 _REDUCING: Final = ("allreduce_", "allreduce_coalesced_", "reduce_")
@@ -110,9 +112,11 @@ class _Answers:
             return self._message(name, args, outputs)
         group = c10d_tap.group_among(name, args)
         if name in _GATHERING:
-            return self._gather(group, outputs, list(_tensors(args[1])))
+            self._gather(group, outputs, list(_tensors(args[1])))
+            return None
         if name == "broadcast_":
-            return self._broadcast(group, group.global_rank(args[2]), outputs)
+            self._broadcast(group, group.global_rank(args[2]), outputs)
+            return None
         if name in _UNCHANGED or (name in _REDUCING and _is_of_reducer()):
             return None
         raise UsageError(
@@ -171,7 +175,8 @@ class _Answers:
 def _completed(tensors: list[Tensor]) -> Work:
     future: Any = torch.futures.Future()
     future.set_result(tensors)
-    return _create_work_from_future(future)
+    work: Work = _work_of(future)
+    return work
 
 
 def _is_of_reducer() -> bool:

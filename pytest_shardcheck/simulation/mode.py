@@ -9,10 +9,8 @@ them up where it meets one of the test; writing into it from there is an error.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +22,18 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
-from .real_places import RealPlaces
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
-if TYPE_CHECKING:
-    from types import FrameType
+from .asking import HOLDS_NOTHING, asking_line
+from .real_places import RealPlaces
 
 _PLAIN: Final = (Tensor, nn.Parameter)
 _CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # torch.tensor() hands its new tensor to these, to be made one of the test.
 _LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
-_OURS: Final = str(Path(__file__).parents[1])
-_TORCH: Final = str(Path(torch.__file__).parent)
 
 
-class SimulatedMode(FakeTensorMode):
+class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """The mode of a simulated rank, from its setup to its teardown."""
 
     def __init__(self) -> None:
@@ -125,7 +120,7 @@ def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
         for tensor in _tensors((value,)):
             if type(tensor) in _PLAIN:
                 raise UsageError(
-                    f"{_user_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
+                    f"{asking_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
                     "that was made before the test, with values that a simulated world does not "
                     "have. Make it (or the model that it belongs to) inside the test or in a "
                     "fixture"
@@ -134,21 +129,8 @@ def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
 
 def _no_value(func: Any, error: Exception) -> NoReturn:
     __tracebackhide__ = True
-    what = "a value" if isinstance(error, DataDependentOutputException) else "a shape"
+    what = "value" if isinstance(error, DataDependentOutputException) else "shape"
     raise NoValueError(
-        f"{_user_line()}: this needs {what} that depends on what a tensor holds ({func}), and the "
-        "tensors of a simulated world hold nothing: they have shapes, dtypes and bytes. Leave it "
-        "out there, as in\n    if not world.simulated:\n        print(loss.item())\n"
-        "(fixture `world`), or take a number that the test knows instead"
+        f"{asking_line()}: this needs a {what} that depends on what a tensor holds ({func}), and "
+        f"{HOLDS_NOTHING}"
     ) from None
-
-
-def _user_line() -> str:
-    """Return the innermost line that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((_TORCH, _OURS, "<")):
-            return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "the test"

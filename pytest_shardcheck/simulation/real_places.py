@@ -1,8 +1,9 @@
 """Where torch makes small tensors for itself and reads their values: there they stay real.
 
-Device meshes hold rank numbers, object collectives pickles, pipelines vote on how to run. DistributedDataParallel compares shapes between the ranks when it
-is built, and the order of its gradients when it rebuilds its buckets; both in C++, whose tensors
-are known by the Python function that called it.
+Device meshes hold rank numbers, object collectives pickles, pipelines vote on how to run.
+DistributedDataParallel compares shapes between the ranks when it is built, and the order of its
+gradients when it rebuilds its buckets; both in C++, whose tensors are known by the Python function
+that called it.
 """
 
 from __future__ import annotations
@@ -78,4 +79,5 @@ class RealPlaces:
 
 
 def _code_of(function: Any) -> CodeType:
-    return inspect.unwrap(function).__code__
+    code: CodeType = inspect.unwrap(function).__code__
+    return code

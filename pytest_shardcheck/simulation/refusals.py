@@ -10,9 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError
 
+from .asking import HOLDS_NOTHING, asking_line
 from .patches import replace
-
-_GUARD = "guard it with `if not world.simulated:` (fixture `world`)"
 
 
 def install(stack: ExitStack) -> None:
@@ -25,13 +24,10 @@ def install(stack: ExitStack) -> None:
 def _compile(*_: Any, **__: Any) -> NoReturn:
     raise UsageError(
         "torch.compile with inductor in a simulated world: its kernels need tensors with data. "
-        "Compile with backend=\"aot_eager\" there, whose graphs run torch's operators, or "
+        'Compile with backend="aot_eager" there, whose graphs run torch\'s operators, or '
         "simulate the model uncompiled"
     )
 
 
 def _numpy(*_: Any, **__: Any) -> NoReturn:
-    raise NoValueError(
-        "numpy() in a simulated world: its tensors have shapes, dtypes and bytes, and hold "
-        f"nothing; {_GUARD}"
-    )
+    raise NoValueError(f"{asking_line()}: numpy() needs what a tensor holds, and {HOLDS_NOTHING}")

@@ -50,7 +50,7 @@ class Parts(Sequence[Tensor]):
             return [self[one] for one in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
             raise IndexError(index)
-        start = index % self._count * self._step
-        if start >= self._length and index % self._count:
+        start = min(index % self._count * self._step, self._length)
+        if start == self._length > 0:
             return self._tensor.new_empty(0)
         return self._tensor.narrow(self._dim, start, min(self._step, self._length - start))

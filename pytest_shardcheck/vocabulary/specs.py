@@ -48,8 +48,10 @@ class WorldSpec(Plain):
             raise UsageError(f"The mesh {self.mesh} holds {held} ranks, not {self.size}.")
         if self.ranks is not None and not self.simulated:
             raise UsageError("Only of a simulated world can some ranks run without the others.")
-        if self.ranks is not None and not set(self.ranks) & set(range(self.size)):
-            raise UsageError(f"No rank of a world of {self.size} is among {self.ranks}.")
+        if self.ranks is not None and not set(self.ranks) <= set(range(self.size)):
+            raise UsageError(f"Not all of {self.ranks} are ranks of a world of {self.size}.")
+        if self.ranks == ():
+            raise UsageError(f"No rank of a world of {self.size} would run.")
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:

@@ -303,7 +303,9 @@ class World:
     def _give_up(self, when: Phase, outstanding: list[RankState], why: str) -> None:
         """Find out where these ranks are, then stop the world."""
         # Before the signal: it interrupts a sleeping call, and the rank goes on.
-        self.collectives = watchdog.last_collectives(self.directory, self.order.spec.running, of_hung=True)
+        self.collectives = watchdog.last_collectives(
+            self.directory, self.order.spec.running, of_hung=True
+        )
         pids = {
             state.rank: pid
             for state, pid in zip(self.states, self._processes.pids, strict=True)
@@ -331,7 +333,9 @@ class World:
     def _note_disagreement(self) -> None:
         """Say which collective the ranks disagreed in, where one of them failed or died of it."""
         if not self.collectives and any(s.trouble in ("failed", "dead") for s in self.states):
-            self.collectives = watchdog.disagreeing_collectives(self.directory, self.order.spec.running)
+            self.collectives = watchdog.disagreeing_collectives(
+                self.directory, self.order.spec.running
+            )
 
     def _drain_outputs(self) -> None:
         for place, fd in list(self._open_outputs.items()):

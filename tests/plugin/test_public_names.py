@@ -134,6 +134,7 @@ def test_package() -> None:
         "HungRankError",
         "LiveBytes",
         "MemoryReading",
+        "NoValueError",
         "PhaseReading",
         "RankFailedError",
         "Reading",
