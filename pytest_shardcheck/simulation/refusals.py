@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
@@ -19,6 +22,7 @@ def install(stack: ExitStack) -> None:
     # What compiles for inductor, which is loaded only then; other backends run torch's operators.
     replace(stack, torch._TorchCompileInductorWrapper, "__call__", lambda _: _compile)
     replace(stack, FakeTensor, "numpy", lambda _: _numpy)
+    replace(stack, torch, "save", _save)
 
 
 def _compile(*_: Any, **__: Any) -> NoReturn:
@@ -27,6 +31,19 @@ def _compile(*_: Any, **__: Any) -> NoReturn:
         'Compile with backend="aot_eager" there, whose graphs run torch\'s operators, or '
         "simulate the model uncompiled"
     )
+
+
+def _save(save: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(save)
+    def saving(*args: Any, **kwargs: Any) -> None:
+        try:
+            save(*args, **kwargs)
+        except (AttributeError, TypeError, RuntimeError, pickle.PicklingError) as error:
+            raise NoValueError(
+                f"{asking_line()}: torch.save() needs what tensors hold, and {HOLDS_NOTHING}"
+            ) from error
+
+    return saving
 
 
 def _numpy(*_: Any, **__: Any) -> NoReturn:

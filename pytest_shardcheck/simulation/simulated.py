@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from . import conversions, groups, refusals, sharding
+from . import addresses, conversions, groups, refusals, sharding
 from .exchange import Exchange
 from .mode import SimulatedMode
 
@@ -22,7 +22,7 @@ def simulation(directory: Path, rank: int, running: Sequence[int]) -> Generator[
     """
     with ExitStack() as stack:
         groups.install(stack, Exchange.over(directory, rank, running))
-        for part in (conversions, sharding, refusals):
+        for part in (addresses, conversions, sharding, refusals):
             part.install(stack)
         stack.enter_context(SimulatedMode())
         yield

@@ -32,6 +32,12 @@ WORLDS = """
         torch.randn(3).numpy()
 
     @simulated(8, ranks=[3])
+    def test_save(process_group, tmp_path):
+        torch.save({"step": 3}, tmp_path / "number.pt")
+        assert torch.load(tmp_path / "number.pt") == {"step": 3}
+        torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "model.pt")
+
+    @simulated(8, ranks=[3])
     def test_library_asks(process_group):
         nn.utils.get_total_norm([torch.randn(3)], error_if_nonfinite=True)
 
@@ -156,6 +162,7 @@ FAILING = {
     ],
     "test_shape[world8-simulated]": ["this needs a shape that depends on what a tensor holds"],
     "test_numpy[world8-simulated]": ["numpy() needs what a tensor holds"],
+    "test_save[world8-simulated]": ["torch.save() needs what tensors hold"],
     "test_library_asks[world8-simulated]": [
         "(torch/nn/utils/clip_grad.py:",
         "asks): this needs a value",

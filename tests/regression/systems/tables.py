@@ -39,9 +39,8 @@ def row(name: str, readings: Sequence[Reading]) -> str:
 
 
 EQUAL_HEAD = [
-    "| system | world | state | saved activations | calls | log | live | peak | simulated live "
-    "| simulated peak | |"
-    "\n|---|---|---|---|---|---|---|---|---|---|---|",
+    "| system | world | state | saved | calls | log | live | peak | simulated | its peak | |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
 ]
 
 
