@@ -47,6 +47,12 @@ _NO_WEAVE: Final = (
 )
 
 
+_NO_SIMULATED: Final = (
+    "{what} in a simulated world: fake tensors compute nothing, so there is no time to take. Call it "
+    "where `not world.simulated`, or time a real world of fewer ranks"
+)
+
+
 class RankBenchmark:
     """The plugin of ranks where pytest-benchmark is active."""
 
@@ -125,6 +131,8 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
     def _begin(self, what: str, numbers: dict[str, str]) -> None:
         """Meet the other ranks, and hold our numbers against theirs."""
         self._what = what
+        if self._context.order.spec.simulated and not self.disabled:
+            raise UsageError(_NO_SIMULATED.format(what=what))
         meter = self._context.meter
         may_retire = meter is None or meter.can_retire()
         if self.disabled:

@@ -14,6 +14,7 @@ from pytest_shardcheck.expectations.public import (
     memory,
     saved_activations,
 )
+from pytest_shardcheck.expectations.simulated_ranks import with_ranks
 
 __all__ = [
     "MARKERS",
@@ -32,4 +33,5 @@ __all__ = [
     "memory",
     "parse_expectation",
     "saved_activations",
+    "with_ranks",
 ]

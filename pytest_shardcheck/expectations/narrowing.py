@@ -105,8 +105,20 @@ class Narrowing:
     device: str | None = None
 
     def select_ranks(self, spec: WorldSpec) -> tuple[int, ...]:
-        """Return the ranks that are judged. Raises LookupError where the choice does not match."""
-        return tuple(range(spec.size)) if self.ranks is None else self.ranks.select(spec)
+        """Return the ranks that are judged, of a simulated world those that run.
+
+        Raises LookupError where the choice does not match.
+        """
+        if self.ranks is None:
+            return spec.running
+        chosen = self.ranks.select(spec)
+        running = tuple(rank for rank in chosen if rank in spec.running)
+        if not running:
+            raise LookupError(
+                f"of {fold_ranks(chosen)} none is simulated (only {fold_ranks(spec.running)}); "
+                f"name it in world_size(..., ranks=[{chosen[0]}])"
+            )
+        return running
 
     def __str__(self) -> str:
         """Write the narrowing as a marker does: "rank=-1, region='step'"."""

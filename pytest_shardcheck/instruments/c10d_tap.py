@@ -82,6 +82,7 @@ class Listener(Protocol):
 
 
 _listeners: tuple[Listener, ...] = ()
+_answer: Callable[[torch._ops.OpOverload, Sequence[Any]], Any] | None = None
 _descriptors: dict[object, Descriptor] = {}
 # Where the process group stands among an operator's arguments, and what a call is known by.
 _GROUP_AT: dict[str, int] = {}
@@ -109,6 +110,20 @@ def listen(listener: Listener) -> None:
     """Tell ``listener`` of every call of this process from now on."""
     global _listeners  # noqa: PLW0603
     _listeners = (*_listeners, listener)
+
+
+def answer_with(answer: Callable[[torch._ops.OpOverload, Sequence[Any]], Any] | None) -> None:
+    """Have ``answer`` return what calls return, instead of passing them on; None ends that.
+
+    For a rank without peers; it gets the operator and its arguments.
+    """
+    global _answer  # noqa: PLW0603
+    _answer = answer
+
+
+def group_among(operator: str, args: Sequence[Any]) -> Group:
+    """Return the process group that a call of a c10d operator reaches."""
+    return group_of(unboxed_group(args[_GROUP_AT[operator]]))
 
 
 def stop_listening(listener: Listener) -> None:
@@ -175,12 +190,18 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
     redispatch = operator.redispatch
     key = torch._C.DispatchKey.BackendSelect
 
+    def passed_on(below: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if _answer is not None and operator.namespace == "c10d":
+            return _answer(operator, args)
+        return redispatch(below, *args, **kwargs)
+
     def kernel(keyset: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         below = keyset.remove(key)
         listeners = _listeners
         if not listeners:
-            return redispatch(below, *args, **kwargs)
+            return passed_on(below, *args, **kwargs)
         if profiler_runs() and hooks_are_enabled():
             # What runs under a profile keeps the hooks of its thread until it has ended, and a
             # worker needs the interpreter's lock to let them go, while it holds the lock of its
@@ -200,7 +221,7 @@ def _kernel(operator: torch._ops.OpOverload, name: str) -> Callable[..., Any]:
         call = _tapped(name, args)
         tokens = [listener.issued(call) for listener in listeners]
         try:
-            result = redispatch(below, *args, **kwargs)
+            result = passed_on(below, *args, **kwargs)
         except BaseException:
             for listener, token in zip(listeners, tokens, strict=True):
                 listener.failed(token)

@@ -15,6 +15,7 @@ from pytest_shardcheck.expectations import (
     applicable,
     check_world_sizes,
     parse_expectation,
+    with_ranks,
 )
 from pytest_shardcheck.plugin import cuda, fixtures
 from pytest_shardcheck.plugin.settings import Settings
@@ -114,10 +115,12 @@ def prepare_again(items: list[pytest.Item], settings: Settings) -> list[pytest.C
 
 def _refuse_too_large(item: pytest.Item, most: int | None) -> None:
     spec = item.stash.get(SPEC, None)
-    if spec is not None and most is not None and spec.size > most:
+    if spec is None or most is None:
+        return
+    if (count := len(spec.running)) > most:
         raise UsageError(
-            f"{item.nodeid}: a world of {spec.size} ranks was asked for; at most {most} may run at "
-            f"once. Raise --shardcheck-max-ranks (ini shardcheck_max_ranks) to {spec.size}, or "
+            f"{item.nodeid}: a world of {count} ranks was asked for; at most {most} may run at "
+            f"once. Raise --shardcheck-max-ranks (ini shardcheck_max_ranks) to {count}, or "
             "deselect the test with -k."
         )
 
@@ -199,7 +202,7 @@ def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
         _refuse_without_world(item, requested, expectations)
         return
     _refuse_foreign_fixtures(item)
-    item.stash[SPEC] = spec
+    item.stash[SPEC] = spec = with_ranks(spec, expectations)
     sizes = [world.size for world in worlds_of(item)] or [spec.size]
     check_world_sizes(expectations, sizes)
     # Works every value out, so that a size missing from a mapping is known before a rank starts.

@@ -77,7 +77,7 @@ class Launching:
     @contextlib.contextmanager
     def turn(self, spec: WorldSpec) -> Generator[None]:
         """Wait until the ranks of a world may run beside those of other workers."""
-        with self._slots.taken(spec.size) if self._slots else contextlib.nullcontext():
+        with self._slots.taken(len(spec.running)) if self._slots else contextlib.nullcontext():
             yield
 
     def _shared_slots(self) -> Slots | None:
@@ -120,9 +120,10 @@ class Launching:
             return self._launch(item, spec)
         except OSError as error:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            count = len(spec.running)
             raise HarnessError(
-                f"a world of {spec.size} ranks could not be started: {error}. It needs about "
-                f"{4 * spec.size + 64} open files (ulimit -n is {files}), {spec.size} processes, "
+                f"a world of {count} ranks could not be started: {error}. It needs about "
+                f"{4 * count + 64} open files (ulimit -n is {files}), {count} processes, "
                 f"and room in {self._directory.parent}."
             ) from error
 

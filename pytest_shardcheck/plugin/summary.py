@@ -32,7 +32,7 @@ class Summary:
             return
         if report.when == "call":
             self._worlds += 1
-            self._ranks += spec_of(report).size
+            self._ranks += len(spec_of(report).running)
         self._records.add(report)
         self._timelines.add(report)
 

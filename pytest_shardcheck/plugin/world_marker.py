@@ -49,14 +49,11 @@ def parse(mark: pytest.Mark, where: str) -> list[WorldSpec]:
     for name in arguments:
         if name not in _ACCEPTED:
             raise _error(where, f"unknown argument {name!r}", _accepted(name))
-    for name in ("simulate", "ranks"):
-        if arguments.pop(name, None):
-            raise _error(
-                where,
-                f"{name}={mark.kwargs[name]!r}",
-                "simulated worlds are not part of this version; give a size that runs for real",
-            )
     device = _device(arguments.get("device", "cpu"), where)
+    simulated = _simulated(arguments.get("simulate", False), device, where)
+    ranks = arguments.get("ranks")
+    if ranks is not None and not simulated:
+        raise _error(where, f"ranks={ranks!r}", "ranks= with simulate=True; real worlds run all")
     return [
         WorldSpec(
             size=size,
@@ -64,6 +61,8 @@ def parse(mark: pytest.Mark, where: str) -> list[WorldSpec]:
             device=device,
             named_axes=axes,
             timeout_s=_timeout(arguments.get("timeout"), where),
+            simulated=simulated,
+            ranks=_ranks(ranks, size, where),
         )
         for size, axes in _shapes(mark.args, arguments.get("mesh"), where)
     ]
@@ -121,6 +120,37 @@ def _device(device: object, where: str) -> str:
     if device not in _DEVICES:
         raise _error(where, f"device={device!r}", "'cpu' or 'cuda' (each rank takes its own GPU)")
     return str(device)
+
+
+def _simulated(simulate: object, device: str, where: str) -> bool:
+    if not isinstance(simulate, bool):
+        raise _error(where, f"simulate={simulate!r}", "True or False")
+    if simulate and device != "cpu":
+        raise _error(
+            where,
+            f"simulate=True with device={device!r}",
+            "simulated worlds on the CPU, where no GPU is needed: tensors have the same bytes "
+            "there. Leave device= out, and take the device from world.device in the test",
+        )
+    return simulate
+
+
+def _ranks(ranks: object, size: int, where: str) -> tuple[int, ...] | None:
+    """Return the ranks to simulate; None where the marker leaves the choice to us."""
+    if ranks is None:
+        return None
+    if ranks == "all":
+        return tuple(range(size))
+    several = list(ranks) if isinstance(ranks, (list, tuple, set, frozenset, range)) else [ranks]
+    whole = [r for r in several if isinstance(r, int) and not isinstance(r, bool)]
+    if not several or len(whole) < len(several) or not all(-size <= r < size for r in whole):
+        raise _error(
+            where,
+            f"ranks={ranks!r}",
+            f'"all", or numbers of ranks of the world of {size} (negative ones count from its '
+            "end), such as ranks=[0, -1]",
+        )
+    return tuple(sorted({rank % size for rank in whole}))
 
 
 def _backend(backend: object, device: str, where: str) -> str:

@@ -127,7 +127,11 @@ def _short(amount: int, unit: Unit) -> str:
 
 def _amount(amount: int, unit: Unit) -> str:
     short = _short(amount, unit)
-    return f"{short} ({format_size(amount)})" if unit == "bytes" and amount >= 1000 else short
+    if unit != "bytes" or amount < 1000:
+        return short
+    # What a GPU's memory is called in, and what tools print of it.
+    binary = f", {amount / 2**30:,.3f} GiB" if amount >= 2**30 else ""
+    return f"{short} ({format_size(amount)}{binary})"
 
 
 def _excess(figure: RankFigure, measured: int, unit: Unit) -> str:

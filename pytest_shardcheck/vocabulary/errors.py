@@ -29,6 +29,10 @@ class HungRankError(DeadRankError):
     """Say that a rank was still running when its time was over."""
 
 
+class NoValueError(ShardcheckError, RuntimeError):
+    """Say that code needs what a tensor holds, in a simulated world, where tensors hold nothing."""
+
+
 class HarnessError(ShardcheckError):
     """Say that pytest-shardcheck itself is broken: this is never the fault of a test."""
 

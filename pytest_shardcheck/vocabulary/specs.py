@@ -26,7 +26,9 @@ class WorldSpec(Plain):
     """Describe one world; callables that are given as a value receive it.
 
     `timeout_s` is in seconds (None: the session's). `named_axes` is (axis, length) pairs, the last
-    axis fastest. Raises UsageError where the mesh does not hold `size` ranks.
+    axis fastest. `ranks` are those of a simulated world that run; None in a simulated one that has
+    not chosen yet, and in others, where all do. Raises UsageError where the mesh does not hold
+    `size` ranks, or a rank is not in the world.
     """
 
     size: int
@@ -35,6 +37,7 @@ class WorldSpec(Plain):
     named_axes: tuple[tuple[str, int], ...] = ()
     timeout_s: float | None = None
     simulated: bool = False
+    ranks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a size below one and a mesh of another size."""
@@ -43,6 +46,12 @@ class WorldSpec(Plain):
         held = math.prod(length for _, length in self.axes)
         if held != self.size:
             raise UsageError(f"The mesh {self.mesh} holds {held} ranks, not {self.size}.")
+        if self.ranks is not None and not self.simulated:
+            raise UsageError("Only of a simulated world can some ranks run without the others.")
+        if self.ranks is not None and not set(self.ranks) <= set(range(self.size)):
+            raise UsageError(f"Not all of {self.ranks} are ranks of a world of {self.size}.")
+        if self.ranks == ():
+            raise UsageError(f"No rank of a world of {self.size} would run.")
 
     @property
     def axes(self) -> tuple[tuple[str, int], ...]:
@@ -53,6 +62,11 @@ class WorldSpec(Plain):
     def mesh(self) -> dict[str, int]:
         """Map the axes to their lengths, in order, as the fixture `world` does."""
         return dict(self.axes)
+
+    @property
+    def running(self) -> tuple[int, ...]:
+        """Return the ranks that run: all, or those that are simulated, in order."""
+        return tuple(range(self.size)) if self.ranks is None else self.ranks
 
     @property
     def id(self) -> str:

@@ -49,7 +49,7 @@ class Nursery:
         """Fork the ranks of a world."""
         ends: list[RankEnds] = []
         try:
-            ends.extend(RankEnds.make() for _ in range(order.spec.size))
+            ends.extend(RankEnds.make() for _ in order.spec.running)
         except OSError:
             for end in ends:
                 end.drop_theirs()
@@ -91,8 +91,8 @@ class Nursery:
             self._take(message)
         if self._channel.closed:
             # Without the nursery nobody learns how its ranks ended; they are killed, and say so.
-            for rank in range(len(world.pids)):
-                world.exits.setdefault(rank, -signal.SIGKILL)
+            for place in range(len(world.pids)):
+                world.exits.setdefault(place, -signal.SIGKILL)
             kill(world)
 
     def bury(self, world: Processes, timeout_s: float) -> None:
@@ -123,7 +123,7 @@ class Nursery:
     def _take(self, message: dict[str, Any]) -> None:
         if message["kind"] == "exit":
             exits = self._exits.setdefault(message["group"], {})
-            exits[message["rank"]] = message["status"]
+            exits[message["place"]] = message["status"]
         elif message["kind"] == "buried":
             self._buried.add(message["group"])
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pytest_shardcheck.worlds import clock, watchdog
@@ -19,8 +19,8 @@ LONE_SKIP_QUIET_S: Final = 2.0
 class Grace:
     """Measures how long the outstanding ranks have been quiet since a failure was known."""
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        """Watch ranks by their process ids, in the order of ranks."""
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        """Watch ranks by their process ids."""
         self._pids = pids
         self._began: float | None = None
         self._quiet_since = 0.0

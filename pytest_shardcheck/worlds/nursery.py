@@ -41,7 +41,7 @@ class _Brood:
     line: int
     size: int
     listener: socket.socket
-    ranks: dict[int, int]  # pid to rank
+    ranks: dict[int, int]  # pid to the place of its rank among those that run
     ended: dict[int, int] = field(default_factory=dict)  # pid to wait status
     keeper: int | None = None
 
@@ -99,7 +99,7 @@ class _Nursery:
             settle_before_fork(self._collected.session.config)
             return True
         order = Order.from_json(message["order"])
-        for _ in range(order.spec.size):
+        for _ in order.spec.running:
             part = self._channel.receive()
             if part is None:
                 return False
@@ -118,19 +118,19 @@ class _Nursery:
         line = lifeline.open_line(self._lifeline_fd)
         pids: dict[int, int] = {}
         group = 0
-        for rank in range(order.spec.size):
+        for place, rank in enumerate(order.spec.running):
             pid = _fork()
             if pid == 0:
                 with _never_to_return():
                     _in_child(group)
-                    self._drop_everything(fds, keep=_rank_fds(fds, rank))
-                    channel_fd, output_fd = _rank_fds(fds, rank)
+                    self._drop_everything(fds, keep=_rank_fds(fds, place))
+                    channel_fd, output_fd = _rank_fds(fds, place)
                     run_rank(item, order, rank, Channel.from_fd(channel_fd), output_fd)
             group = group or pid
             _set_group(pid, group)
-            if rank == 0:
+            if place == 0:
                 lifeline.aim(line, group)
-            pids[pid] = rank
+            pids[pid] = place
         listener = socket.socket(fileno=fds[0])
         for fd in fds[_LISTENING_FIRST:]:
             os.close(fd)
@@ -153,11 +153,11 @@ class _Nursery:
 
     def _reap(self) -> None:
         for brood in list(self._broods):
-            for pid, rank in brood.ranks.items():
+            for pid, place in brood.ranks.items():
                 if pid not in brood.ended and (status := ended(pid)) is not None:
                     brood.ended[pid] = status
                     self._channel.send(
-                        {"kind": "exit", "group": brood.group, "rank": rank, "status": status}
+                        {"kind": "exit", "group": brood.group, "place": place, "status": status}
                     )
             if len(brood.ended) == len(brood.ranks):
                 self._bury(brood)
@@ -231,6 +231,6 @@ def _set_group(pid: int, group: int) -> None:
         os.setpgid(pid, group)
 
 
-def _rank_fds(fds: list[int], rank: int) -> tuple[int, int]:
-    first = _LISTENING_FIRST + _PER_RANK * rank
+def _rank_fds(fds: list[int], place: int) -> tuple[int, int]:
+    first = _LISTENING_FIRST + _PER_RANK * place
     return fds[first], fds[first + 1]

@@ -35,7 +35,7 @@ class Outcome:
     """How the world came out of one phase.
 
     ``lead`` is the failure (or skip) to show first, ``same`` the ranks whose failure is equal to
-    it, ``others`` every further troubled rank.
+    it, ``others`` every further troubled rank; ``size`` is that of the world.
     """
 
     kind: Kind
@@ -68,13 +68,15 @@ def in_short(kind: Kind, phase: Phase, *, several: bool = False) -> str:
     return f"{verbs.get(kind, f'{kind} in')} {'their' if several else 'its'} {phase}"
 
 
-def decide(results: Sequence[RankResult]) -> Outcome:
-    """Return the outcome of a phase from the results of all ranks.
+def decide(results: Sequence[RankResult], *, size: int | None = None) -> Outcome:
+    """Return the outcome of a phase from the results of all ranks that run.
+
+    ``size`` is that of the world, where only some of its ranks are simulated.
 
     A test passes only when every rank passed. A rank that died or hung is a failure of its own
     kind, whatever its peers report: it must never read as an expected failure.
     """
-    size = len(results)
+    size = len(results) if size is None else size
     kinds = {result.kind for result in results}
     troubled = sorted(
         (result for result in results if result.kind not in ("passed", "unreached")),

@@ -45,14 +45,14 @@ class RankEnds:
 
 @dataclass
 class Processes:
-    """One world's processes: their channels, and what is known of their ends."""
+    """One world's processes, in the order of the ranks that run: what is known of their ends."""
 
     log: Path  # what they print before they are ranks
     channels: list[Channel] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
-    exits: dict[int, int] = field(default_factory=dict)  # rank to exit code, or minus the signal
+    exits: dict[int, int] = field(default_factory=dict)  # place to exit code, or minus the signal
     refused: str | None = None
 
 

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -136,7 +137,7 @@ def _get_ready(
     context.own_tmp_path = _make_tmp_path(item.config, order, rank)
     _seed_and_limit(order.threads, on_cuda=order.spec.device == "cuda")
     no_terminal.refuse_debuggers(rank)
-    rendezvous.install(directory)
+    rendezvous.install(directory, simulated=order.spec.simulated)
     _record_collectives(ring_path(directory, rank))
     if order.log_level is not None:
         LiveLog(channel).start(order.log_level)
@@ -148,13 +149,22 @@ def _run(item: pytest.Item, context: RankContext) -> Message | None:
     item.config.stash[RANK] = context
     item.config.pluginmanager.register(_Reporter(item.config, context), "shardcheck-rank")
     try:
-        with coverage.measured(context.order.coverage):
+        with coverage.measured(context.order.coverage), _simulated(context):
             _compat.run_ordinary_protocol(item)
     except KeyboardInterrupt:
         return {"why": "interrupt", "text": "KeyboardInterrupt"}
     except pytest.exit.Exception as error:
         return {"why": "exit", "text": error.msg, "returncode": error.returncode}
     return None
+
+
+def _simulated(context: RankContext) -> AbstractContextManager[None]:
+    order = context.order
+    if not order.spec.simulated:
+        return nullcontext()
+    from pytest_shardcheck.simulation import simulation
+
+    return simulation(Path(order.directory), context.rank, order.spec.running)
 
 
 def _redirect_output(config: pytest.Config, capture: str, output_fd: int) -> list[int]:

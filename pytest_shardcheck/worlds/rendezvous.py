@@ -57,33 +57,38 @@ def environment(rank: int, size: int, port: int, inherited: Mapping[str, str]) -
     return variables
 
 
-def install(directory: Path) -> None:
-    """Make ``env://`` of this process rendezvous over files in ``directory``."""
+def install(directory: Path, *, simulated: bool = False) -> None:
+    """Make ``env://`` of this process rendezvous over files in ``directory``.
+
+    In a simulated world nobody else comes, and the store is this rank's alone.
+    """
     # The table is private: register_rendezvous_handler refuses to replace an entry. The attribute
     # of torch.distributed that has the module's name is a function.
     handlers = import_module("torch.distributed.rendezvous")._rendezvous_handlers
-    handlers["env"] = _FileRendezvous(directory)
+    handlers["env"] = _FileRendezvous(directory, simulated)
 
 
 class _FileRendezvous:
     """The ``env://`` handler of a rank."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, simulated: bool) -> None:
         self._directory = directory
+        self._simulated = simulated
         self._times = 0
 
     def __call__(
         self, url: str, timeout: timedelta | None = None, **_: Any
     ) -> Iterator[tuple[Store, int, int]]:
         """Yield the store, the rank and the world size, as torch's own handlers do."""
-        from torch._C._distributed_c10d import FileStore
+        from torch._C._distributed_c10d import FileStore, HashStore
 
         query = parse_qs(urlparse(url).query)
         rank = int(query.get("rank", [os.environ["RANK"]])[0])
         size = int(query.get("world_size", [os.environ["WORLD_SIZE"]])[0])
         # A group that is built again after it was destroyed would read the first one's addresses.
         self._times += 1
-        store = FileStore(str(self._directory / f"rendezvous-{self._times}"), size)
+        path = str(self._directory / f"rendezvous-{self._times}")
+        store = HashStore() if self._simulated else FileStore(path, size)
         if timeout is not None:
             store.set_timeout(timeout)
         yield store, rank, size

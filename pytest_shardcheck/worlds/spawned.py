@@ -36,13 +36,13 @@ class Spawner:
     def launch(self, order: Order, listener: socket.socket) -> Processes:
         """Start the interpreters of a world; they join when they have imported torch."""
         world = _SpawnedProcesses(log=self._log)
-        for rank in range(order.spec.size):
+        for place, rank in enumerate(order.spec.running):
             process, channel = interpreter.start(
                 "rank", self._startup, self._lifeline, self._log, self._threads
             )
             read, write = os.pipe()
             os.set_blocking(read, False)
-            fds = [write, listener.fileno()] if rank == 0 else [write]
+            fds = [write, listener.fileno()] if place == 0 else [write]
             try:
                 channel.send({"kind": "order", "order": order.to_json(), "rank": rank}, fds)
             except OSError as error:
@@ -66,27 +66,27 @@ class Spawner:
     def update(self, world: Processes) -> None:
         """Ask each interpreter whether it has ended."""
         assert isinstance(world, _SpawnedProcesses)
-        for rank, process in enumerate(world.interpreters):
-            if rank not in world.exits and ended(process.pid) is not None:
-                self._reap(world, rank, 0)
+        for place, process in enumerate(world.interpreters):
+            if place not in world.exits and ended(process.pid) is not None:
+                self._reap(world, place, 0)
 
     def bury(self, world: Processes, timeout_s: float) -> None:
         """Reap the interpreters."""
         assert isinstance(world, _SpawnedProcesses)
-        for rank in range(len(world.interpreters)):
-            if rank not in world.exits:
-                self._reap(world, rank, timeout_s)
+        for place in range(len(world.interpreters)):
+            if place not in world.exits:
+                self._reap(world, place, timeout_s)
 
     def close(self) -> None:
         """Do nothing: no process outlives its world."""
 
-    def _reap(self, world: _SpawnedProcesses, rank: int, timeout_s: float) -> None:
-        process = world.interpreters[rank]
+    def _reap(self, world: _SpawnedProcesses, place: int, timeout_s: float) -> None:
+        process = world.interpreters[place]
         deadline = clock.now() + timeout_s
         while ended(process.pid) is None:
             if clock.now() > deadline:
                 raise HarnessError(
-                    f"rank {rank} (process {process.pid}) was killed, but did not end in "
+                    f"a rank (process {process.pid}) was killed, but did not end in "
                     f"{timeout_s:g} s: look for processes in state D, waiting for a disk"
                 )
             time.sleep(0.005)
@@ -94,4 +94,4 @@ class Spawner:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         world.groups.remove(process.pid)
-        world.exits[rank] = process.wait()
+        world.exits[place] = process.wait()

@@ -80,13 +80,13 @@ def stack_text(directory: Path, rank: int) -> str:
     return ""
 
 
-def last_collectives(directory: Path, size: int, *, of_hung: bool = False) -> list[str]:
+def last_collectives(directory: Path, ranks: Sequence[int], *, of_hung: bool = False) -> list[str]:
     """Return the ranks' last collectives side by side; nothing where none was issued.
 
     The first line says where the ranks disagree, if what is left of their calls shows that.
     ``of_hung``: they wait for each other.
     """
-    events = _events(directory, size)
+    events = _events(directory, ranks)
     if not any(events.values()):
         return []
     return _side_by_side(events, _disagreement(events, of_hung=of_hung))
@@ -99,9 +99,9 @@ def _side_by_side(events: Mapping[int, Sequence[Event]], disagreement: list[str]
     return lines + _who_is_behind(events)
 
 
-def disagreeing_collectives(directory: Path, size: int) -> list[str]:
+def disagreeing_collectives(directory: Path, ranks: Sequence[int]) -> list[str]:
     """Return the same where ranks disagree in a collective, and nothing where they do not."""
-    events = _events(directory, size)
+    events = _events(directory, ranks)
     found = _disagreement(events, of_hung=False)
     return _side_by_side(events, found) if found else []
 
@@ -125,8 +125,8 @@ def what_ranks_do(directory: Path, states: Sequence[RankState]) -> str:
     return "; ".join(f"{fold_ranks(ranks)} in {what}" for what, ranks in doing.items())
 
 
-def _events(directory: Path, size: int) -> dict[int, list[Event]]:
-    return {rank: read(ring_path(directory, rank)) for rank in range(size)}
+def _events(directory: Path, ranks: Sequence[int]) -> dict[int, list[Event]]:
+    return {rank: read(ring_path(directory, rank)) for rank in ranks}
 
 
 def _disagreement(events: Mapping[int, Sequence[Event]], *, of_hung: bool) -> list[str]:

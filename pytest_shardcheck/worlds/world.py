@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -20,7 +20,7 @@ from pytest_shardcheck.worlds import clock, interpreter, live_log, packed_timeli
 from pytest_shardcheck.worlds.channel import Message, wait_readable
 from pytest_shardcheck.worlds.grace import LONE_SKIP_QUIET_S, QUIET_S, Grace
 from pytest_shardcheck.worlds.orders import Order, timeline_path
-from pytest_shardcheck.worlds.outcome import Outcome, Phase, decide
+from pytest_shardcheck.worlds.outcome import Outcome, Phase, RankResult, decide
 from pytest_shardcheck.worlds.processes import Launcher, Processes, kill
 from pytest_shardcheck.worlds.rank_state import RankState
 
@@ -58,7 +58,7 @@ class World:
     ) -> None:
         """Watch the started ``processes`` for the ``audience``."""
         self.order = order
-        self.states = [RankState(rank) for rank in range(order.spec.size)]
+        self.states = [RankState(rank) for rank in order.spec.running]
         self.collectives: list[str] = []
         self.notes: list[str] = []
         self.started = clock.now()
@@ -116,14 +116,17 @@ class World:
         """Return the outcome of a phase as it is known now."""
         if self._processes.refused:
             raise HarnessError(self._processes.refused)
-        outcome = decide([state.result(when) for state in self.states])
+        outcome = self._decide(state.result(when) for state in self.states)
         if outcome.kind == "passed":
             return outcome
-        return decide([state.result_since(when) for state in self.states])
+        return self._decide(state.result_since(when) for state in self.states)
 
     def outcome_of_reports(self, when: Phase) -> Outcome:
         """Return the outcome of the ranks that reported a phase; the others had their trouble."""
-        return decide([state.reported(when) for state in self.states if when in state.reports])
+        return self._decide(state.reported(when) for state in self.states if when in state.reports)
+
+    def _decide(self, results: Iterable[RankResult]) -> Outcome:
+        return decide(list(results), size=self.order.spec.size)
 
     def close(self) -> None:
         """Kill what is left and free everything; harmless when repeated."""
@@ -161,7 +164,7 @@ class World:
 
     def _wait(self, when: Phase, timeout_s: float) -> None:
         deadline = clock.now() + timeout_s
-        grace = Grace(self._processes.pids)
+        grace = Grace(dict(zip(self.order.spec.running, self._processes.pids, strict=False)))
         while True:
             outstanding = [state for state in self.states if not state.settled(when)]
             if not outstanding or self._processes.refused:
@@ -248,11 +251,11 @@ class World:
         self._take_exits()
 
     def _take_exits(self) -> None:
-        for rank, status in self._processes.exits.items():
-            state = self.states[rank]
+        for place, status in self._processes.exits.items():
+            state = self.states[place]
             if state.exit is None:
                 # Its last messages may have arrived after they were last looked for.
-                for message in self._processes.channels[rank].receive_ready():
+                for message in self._processes.channels[place].receive_ready():
                     self._take(state, message)
                 state.exit = status
                 state.exit_ns = clock.now_ns()
@@ -289,7 +292,7 @@ class World:
         state.gathering, state.deed = number, message["deed"]
         if len(values) < len(self.states) or len(self._deeds()) > 1:
             return
-        ordered = [values[rank] for rank in range(len(self.states))]
+        ordered = [values[state.rank] for state in self.states]
         for other, channel in zip(self.states, self._processes.channels, strict=True):
             other.gathering = 0
             with contextlib.suppress(OSError):  # it has died, which is found out elsewhere
@@ -329,8 +332,14 @@ class World:
     def _give_up(self, when: Phase, outstanding: list[RankState], why: str) -> None:
         """Find out where these ranks are, then stop the world."""
         # Before the signal: it interrupts a sleeping call, and the rank goes on.
-        self.collectives = watchdog.last_collectives(self.directory, len(self.states), of_hung=True)
-        pids = {state.rank: self._processes.pids[state.rank] for state in outstanding}
+        self.collectives = watchdog.last_collectives(
+            self.directory, self.order.spec.running, of_hung=True
+        )
+        pids = {
+            state.rank: pid
+            for state, pid in zip(self.states, self._processes.pids, strict=True)
+            if state in outstanding
+        }
         stacks = watchdog.dump_stacks(self.directory, pids)
         now_ns = clock.now_ns()
         for state in outstanding:
@@ -354,14 +363,16 @@ class World:
     def _note_disagreement(self) -> None:
         """Say which collective the ranks disagreed in, where one of them failed or died of it."""
         if not self.collectives and any(s.trouble in ("failed", "dead") for s in self.states):
-            self.collectives = watchdog.disagreeing_collectives(self.directory, len(self.states))
+            self.collectives = watchdog.disagreeing_collectives(
+                self.directory, self.order.spec.running
+            )
 
     def _drain_outputs(self) -> None:
-        for rank, fd in list(self._open_outputs.items()):
+        for place, fd in list(self._open_outputs.items()):
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(fd, 1 << 16):
-                    self._take_output(self.states[rank], data)
-                del self._open_outputs[rank]
+                    self._take_output(self.states[place], data)
+                del self._open_outputs[place]
 
     def _write_unfinished_lines(self) -> None:
         for state in self.states:

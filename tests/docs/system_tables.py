@@ -15,13 +15,15 @@ REGRESSION = Path(__file__).parents[1] / "regression"
 sys.path.insert(0, str(REGRESSION))
 
 from systems import SYSTEMS  # noqa: E402
-from systems.tables import PAGES, filled  # noqa: E402
+from systems.tables import EQUAL_HEAD, EQUALITY, PAGES, filled  # noqa: E402
+
+TRAINED = [REGRESSION / name for name in ("test_every_system.py", "test_simulated_systems.py")]
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", str(REGRESSION / "test_every_system.py")],
+            [sys.executable, "-m", "pytest", "-q", *map(str, TRAINED), "-k", "test_at"],
             env={**os.environ, "SHARDCHECK_TABLES": folder},
             check=True,
         )
@@ -39,6 +41,21 @@ def write(folder: Path) -> None:
         ]
         path = PAGES / f"{page}.md"
         path.write_text(filled(path.read_text(), rows))
+    write_equality(folder)
+
+
+def write_equality(folder: Path) -> None:
+    """Put what real and simulated worlds measured side by side."""
+    rows = []
+    for system in SYSTEMS:
+        for size in () if system.unsimulated else system.sizes:
+            real, simulated = (
+                (folder / f"{system.id}-{size}-{kind}").read_text().splitlines()
+                for kind in ("real", "simulated")
+            )
+            assert real[:6] == simulated[:6], f"{system.name} at {size}: {real} and {simulated}"
+            rows.append(f"| {' | '.join([*real, *simulated[6:], system.other_peak])} |")
+    EQUALITY.write_text(filled(EQUALITY.read_text(), rows, EQUAL_HEAD))
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def test_package() -> None:
         "HungRankError",
         "LiveBytes",
         "MemoryReading",
+        "NoValueError",
         "PhaseReading",
         "RankFailedError",
         "Reading",

@@ -501,8 +501,14 @@ REFUSED = [
     ("world_size(4, mesh={'dp': -1, 'tp': -1})", "several axes of -1", "one may be -1"),
     ("world_size(4, mesh={'dp': 2})", "size 4 with mesh={'dp': 2}", "a size that is 2"),
     ("world_size(3, mesh={'dp': -1, 'tp': 2})", "size 3", "a multiple of 2"),
-    ("world_size(2, simulate=True)", "simulate=True", "not part of this version"),
-    ("world_size(2, ranks=[0])", "ranks=[0]", "not part of this version"),
+    ("world_size(2, simulate=1)", "simulate=1", "True or False"),
+    ("world_size(2, simulate=True, device='cuda')", "device='cuda'", "Leave device= out"),
+    ("world_size(2, ranks=[0])", "ranks=[0]", "ranks= with simulate=True"),
+    ("world_size(2, simulate=True, ranks=[])", "ranks=[]", "numbers of ranks of the world of 2"),
+    ("world_size(2, simulate=True, ranks=[2])", "ranks=[2]", '"all", or numbers'),
+    ("world_size(4, 2, simulate=True, ranks=-3)", "ranks=-3", '"all", or numbers'),
+    ("world_size(2, simulate=True, ranks=[True])", "ranks=[True]", '"all", or numbers'),
+    ("world_size(2, simulate=True, ranks='some')", "ranks='some'", '"all", or numbers'),
 ]
 
 
@@ -554,6 +560,39 @@ def test_two_different_worlds_with_one_id_are_refused(pytester: pytest.Pytester)
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*test_it: @pytest.mark.world_size: two different worlds*world2*"])
+
+
+def test_simulated_worlds_have_ids_of_their_own_and_few_ranks(
+    pytester: pytest.Pytester, ids_of: Ids
+) -> None:
+    pytester.makepyfile(
+        test_ids="""
+        import pytest
+
+        @pytest.mark.world_size(2, 4)
+        @pytest.mark.world_size(4, 1024, simulate=True)
+        def test_both():
+            pass
+
+        @pytest.mark.world_size(mesh={"pp": 4, "dp": 16}, simulate=True)
+        def test_mesh():
+            pass
+
+        @pytest.mark.world_size(64, simulate=True, ranks="all")
+        def test_all():
+            pass
+        """
+    )
+
+    assert sorted(_names(ids_of("--shardcheck-max-ranks=4", "-k", "not all"))) == [
+        "test_both[world1024-simulated]",
+        "test_both[world2]",
+        "test_both[world4-simulated]",
+        "test_both[world4]",
+        "test_mesh[pp4xdp16-simulated]",
+    ]
+    result = pytester.runpytest("--collect-only", "--shardcheck-max-ranks=4")
+    result.stdout.fnmatch_lines(["*test_all*: a world of 64 ranks was asked for; at most 4 may*"])
 
 
 def test_two_items_with_one_id_are_refused(pytester: pytest.Pytester) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from systems import SYSTEMS
-from systems.tables import PAGES, row
+from systems.tables import PAGES, equal_cells, equal_row, live_cells, row
 from torch.distributed.tensor.debug import CommDebugMode
 
 STEPS = int(os.environ.get("STEADY_STEPS", "2"))
@@ -69,12 +69,18 @@ def hold(system, mesh, shardcheck, world):
         assert list(differences(figures(other), figures(reading))) == []
     if system.counted:
         agrees_with_torchs_counter(reading.collectives, training)
-    text = row(system.name, shardcheck.gather(reading))
+    readings = shardcheck.gather(reading)
+    text = row(system.name, readings)
+    cells = [*equal_cells(system.name, readings), *live_cells(readings)]
     if TABLES and world.rank == 0:
         Path(TABLES, f"{system.id}-{world.size}").write_text(text)
+        Path(TABLES, f"{system.id}-{world.size}-real").write_text("\n".join(cells))
     elif not TABLES:
         page = (PAGES / f"{system.page}.md").read_text()
         assert text in page.splitlines(), f"{text}\nwrite it: python tests/docs/system_tables.py"
+        if not system.unsimulated:
+            written = equal_row(system.name, world.size)
+            assert written[: len(cells)] == cells, "write it: python tests/docs/system_tables.py"
     return reading
 
 

@@ -28,6 +28,16 @@ def test_an_id_carries_whatever_is_not_the_default(spec: WorldSpec, name: str) -
     assert spec.id == name
 
 
+def test_all_ranks_of_a_real_world_run_and_some_of_a_simulated_one() -> None:
+    assert WorldSpec(size=3).running == (0, 1, 2)
+    assert WorldSpec(size=64, simulated=True, ranks=(0, 63)).running == (0, 63)
+    with pytest.raises(UsageError, match="Only of a simulated world"):
+        WorldSpec(size=4, ranks=(0,))
+    for ranks in ((), (4,), (0, 4), (-1,)):
+        with pytest.raises(UsageError, match="world of 4"):
+            WorldSpec(size=4, simulated=True, ranks=ranks)
+
+
 def test_the_default_backend_goes_with_the_device() -> None:
     assert [default_backend(device) for device in ("cpu", "cuda")] == ["gloo", NCCL]
 

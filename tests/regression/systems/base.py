@@ -38,6 +38,9 @@ class System:
     packages: tuple[str, ...] = ()  # what must be installed
     # Counter over allocator at the peak, (least, most), where a kernel has memory of its own.
     share: tuple[float, float] = (0.999, 1.001)
+    # Of a simulated world: why it has none, or why its peak is not the real one's.
+    unsimulated: str = ""
+    other_peak: str = ""
 
     @property
     def id(self) -> str:

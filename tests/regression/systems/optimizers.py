@@ -36,14 +36,15 @@ def in_backward(mesh):
     return Training(step=step, watched=(model, [*optimizers.values()]))
 
 
-def row(name, kind, **options):
-    return System(name=f"DDP, {name}", page="optimizers", build=built(ddp, kind=kind, **options))
+def row(name, kind, unsimulated="", **options):
+    build = built(ddp, kind=kind, **options)
+    return System(name=f"DDP, {name}", page="optimizers", build=build, unsimulated=unsimulated)
 
 
 SYSTEMS = [
     row("AdamW foreach", AdamW, foreach=True),
     row("AdamW fused", AdamW, fused=True),
     row("SGD with momentum", SGD, lr=0.1, momentum=0.9),
-    row("Adafactor", Adafactor),
+    row("Adafactor", Adafactor, unsimulated="its step reads the norm of each parameter"),
     System(name="FSDP2, AdamW in backward", page="optimizers", build=in_backward),
 ]

@@ -102,6 +102,7 @@ SYSTEMS = [
         name="Expert parallel",
         page="tensor-parallel",
         build=built(experts),
+        unsimulated="how many tokens arrive is a value",
         counted=False,  # CommDebugMode raises in a module's second forward
     ),
 ]

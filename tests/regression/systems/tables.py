@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from pytest_shardcheck import Reading
 
 PAGES = Path(__file__).parents[3] / "docs" / "systems"
+EQUALITY = PAGES.parent / "simulated-equality.md"
 HEAD = [
     "| system | world | state | live | peak | collectives | wire bytes | saved activations |",
     "|---|---|---|---|---|---|---|---|",
@@ -36,14 +38,69 @@ def row(name: str, readings: Sequence[Reading]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def filled(page: str, rows: Iterable[str]) -> str:
+EQUAL_HEAD = [
+    "| system | world | state | saved | calls | log | live | peak | simulated | its peak | |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
+]
+
+
+def equal_cells(name: str, readings: Sequence[Reading]) -> list[str]:
+    """Return the cells that are the same in a real and in a simulated world.
+
+    The log is that of all ranks in order: of each call what, over which ranks, how much of what
+    shape, in which phase and module; as the beginning of its hash.
+    """
+    logs = [
+        [
+            (
+                c.operation,
+                c.ranks,
+                c.dtype,
+                c.shapes,
+                c.bytes,
+                c.wire_bytes,
+                c.peer,
+                c.phase,
+                c.module,
+            )
+            for c in reading.collectives.calls
+        ]
+        for reading in readings
+    ]
+    return [
+        name,
+        str(len(readings)),
+        _range([reading.memory.state for reading in readings]),
+        _range([reading.saved.bytes for reading in readings]),
+        _range([len(reading.collectives.calls) for reading in readings]),
+        hashlib.sha256(repr(logs).encode()).hexdigest()[:8],
+    ]
+
+
+def live_cells(readings: Sequence[Reading]) -> list[str]:
+    """Return live bytes at the end and the peak."""
+    return [
+        _range([reading.memory.live for reading in readings]),
+        _range([reading.memory.peak for reading in readings]),
+    ]
+
+
+def equal_row(name: str, size: int) -> list[str]:
+    """Return the cells of a system's row in docs/simulated-equality.md."""
+    rows = [line[2:].split(" | ") for line in EQUALITY.read_text().splitlines() if line[:2] == "| "]
+    found = [cells for cells in rows if cells[:2] == [name, str(size)]]
+    assert len(found) == 1, f"{len(found)} rows of {name!r} at {size} in {EQUALITY.name}"
+    return found[0]
+
+
+def filled(page: str, rows: Iterable[str], head: Sequence[str] = HEAD) -> str:
     """Return a page with these rows between the lines that mark its table."""
     before, marker, rest = page.partition("<!-- table: ")
     name, _, rest = rest.partition(" -->")
     _, end, after = rest.partition("<!-- end -->")
     assert marker, "no table is marked"
     assert end, "the table has no end"
-    table = "\n".join([*HEAD, *rows])
+    table = "\n".join([*head, *rows])
     return f"{before}{marker}{name} -->\n\n{table}\n\n{end}{after}"
 
 

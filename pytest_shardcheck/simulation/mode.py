@@ -1,0 +1,136 @@
+"""Tensors without data: their shapes, dtypes and bytes are those of the real world.
+
+`torch.FakeTensorMode`, with what a whole test needs beside: collectives that functional operators
+make, tensors that were made before the test, and an error that says which line asks for a value.
+
+Limits: a tensor that was made before the test keeps its values among others like it, and gives
+them up where it meets one of the test; writing into it from there is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+
+from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
+
+from .asking import HOLDS_NOTHING, asking_line
+from .real_places import RealPlaces
+
+_PLAIN: Final = (Tensor, nn.Parameter)
+_CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+# torch.tensor() hands its new tensor to these, to be made one of the test.
+_LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
+
+
+class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """The mode of a simulated rank, from its setup to its teardown."""
+
+    def __init__(self) -> None:
+        """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
+        super().__init__(allow_non_fake_inputs=True)
+        self._real = RealPlaces()
+        _remember_only_real(self.fake_tensor_converter)
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator on shapes alone."""
+        options = _without_index(kwargs or {})
+        if FakeTensor not in types:
+            if not types and self._is_real(func, args, options):
+                with unset_fake_temporarily():
+                    return func(*args, **options)
+        elif func.namespace == "c10d":
+            # Above any kernel for shapes alone, which would only add its own errors to ours.
+            return func._op_dk(torch._C.DispatchKey.BackendSelect, *args, **options)
+        elif func.namespace == "_c10d_functional" and set(types) <= {FakeTensor, *_PLAIN}:
+            return self._communicate(func, args, options)
+        elif func._schema.is_mutable:
+            _refuse_writing_into_real(func, args)
+        __tracebackhide__ = hide_from_users
+        try:
+            return super().dispatch(func, types, args, options)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            _no_value(func, error)
+
+    def _is_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether an operator without fake arguments returns real tensors."""
+        has_tensors = any(True for _ in _tensors(args))
+        if has_tensors and func._schema.name not in _LIFTING:
+            return True
+        dtype = next(_tensors(args)).dtype if has_tensors else kwargs.get("dtype")
+        return self._real.makes(dtype)
+
+    def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run a functional collective as C++ does, which calls the process group.
+
+        Its kernel for shapes calls none, so that no one would count it.
+        """
+        with self:
+            return func.redispatch(_CPU, *args, **kwargs)
+
+
+def _without_index(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say "cpu" for "cpu:0", as real tensors do: fake ones take it for another device."""
+    device = kwargs.get("device")
+    if isinstance(device, torch.device) and device.type == "cpu" and device.index is not None:
+        return {**kwargs, "device": torch.device("cpu")}
+    return kwargs
+
+
+def _remember_only_real(converter: Any) -> None:
+    """Keep no weak references to what operators return: such a parameter can't be converted."""
+    remember = converter.set_tensor_memo
+
+    def set_tensor_memo(tensor: Tensor, fake: FakeTensor) -> None:
+        if not tensor.is_meta:
+            remember(tensor, fake)
+
+    converter.set_tensor_memo = set_tensor_memo
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        info = argument.alias_info
+        if info is None or not info.is_write:
+            continue
+        for tensor in _tensors((value,)):
+            if type(tensor) in _PLAIN:
+                raise UsageError(
+                    f"{asking_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
+                    "that was made before the test, with values that a simulated world does not "
+                    "have. Make it (or the model that it belongs to) inside the test or in a "
+                    "fixture"
+                )
+
+
+def _no_value(func: Any, error: Exception) -> NoReturn:
+    __tracebackhide__ = True
+    what = "value" if isinstance(error, DataDependentOutputException) else "shape"
+    raise NoValueError(
+        f"{asking_line()}: this needs a {what} that depends on what a tensor holds ({func}), and "
+        f"{HOLDS_NOTHING}"
+    ) from None
