@@ -402,6 +402,10 @@ FAILS = """
     def test_patches(benchmark_weave):
         benchmark_weave(len)
 
+    @pytest.mark.world_size(2, simulate=True)
+    def test_simulates(benchmark):
+        benchmark(len, [])
+
     @TWO
     def test_fails_afterwards(benchmark, world):
         benchmark(len, "text")
@@ -553,6 +557,7 @@ def test_extra_info_of_what_was_measured(results):
         ("test_one_rank_dies", ["rank 1 of 2 died in its call", "killed by SIGKILL"]),
         ("test_weaves", ["benchmark.weave() in a world test", "Call benchmark(function, ...)"]),
         ("test_patches", ["benchmark.weave() in a world test"]),
+        ("test_simulates", ["benchmark(...) in a simulated world: fake tensors compute nothing"]),
         ("test_fails_afterwards", ["assert 1 == 0"]),
         (
             "test_a_peer_waits_in_a_barrier",
@@ -561,7 +566,8 @@ def test_extra_info_of_what_was_measured(results):
     ],
 )
 def test_a_failure_says_who_did_what(session, name, expected):
-    text = session.failure(f"{name}[world2]")
+    world = "world2-simulated" if name == "test_simulates" else "world2"
+    text = session.failure(f"{name}[{world}]")
     assert [part for part in expected if part not in text] == []
     if "barrier" not in name:
         assert "still running after" not in text, "it ends long before its timeout"
