@@ -298,6 +298,11 @@ function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 
+def innermost_dispatch_mode() -> object:
+    """Return the dispatch mode that sees an operator first; None where there is none."""
+    return torch.utils._python_dispatch._get_current_dispatch_mode()
+
+
 @contextmanager
 def without_dispatch() -> Iterator[None]:
     """Run operations on plain tensors that no dispatch mode sees."""

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from ._torch_private import graph_task
+from ._torch_private import graph_task, innermost_dispatch_mode
 from .blocks import GIVEN, GRADIENT, Ledger
 from .dispatch import StorageMode, Witness
 from .live_report import Live, Window, report
@@ -87,6 +87,10 @@ class LiveMemory:
         _running.add(self)
         enter_in_new_threads(self._for_thread)
         self._mode.__enter__()
+
+    def can_stop(self) -> bool:
+        """Tell whether ours is the innermost dispatch mode: only that one can be left."""
+        return innermost_dispatch_mode() is self._mode
 
     def stop(self) -> None:
         """Undo all that `start` did; threads that run are no longer followed."""

@@ -63,6 +63,8 @@ class Meter:
         self._body: Region | None = Region(name=BODY, watched=self._whole_test)
         self._hook: RemovableHandle | None = None
         self._closed = False
+        self._retired = ""
+        self._stopped = False
         self._panel.start()
 
     def begin_body(self) -> None:
@@ -104,6 +106,8 @@ class Meter:
             self._open[-1].watched.add(*things, **named)
             return
         self._whole_test.add(*things, **named)
+        if self._stopped:
+            return
         self._panel.learn(Holdings(self._whole_test.open()))
         if self._body is not None:
             self._listen()
@@ -139,6 +143,27 @@ class Meter:
         finally:
             self._body = None
             self._unlisten()
+            if not self._stopped:
+                self._panel.stop()
+
+    def regions_open(self) -> list[str]:
+        """Return the names of the regions that are open; the body counts until one was opened."""
+        return [BODY] if self._body is not None else [region.name for region in self._open]
+
+    def can_retire(self) -> bool:
+        """Tell whether nothing that was opened would miss the instruments."""
+        return not self.regions_open() and self._panel.can_stop()
+
+    def retire(self, why: str, *, stop: bool = True) -> None:
+        """Open no region any more in this test, so that what follows runs without instruments.
+
+        To go on later was rejected: what was allocated in between would be unknown, and a region
+        would take it for its own where it is first used. `why` follows "can't open region: ";
+        without `stop` the instruments go on all the same.
+        """
+        self._retired = why
+        if stop and not self._stopped:
+            self._stopped = True
             self._panel.stop()
 
     def log(self) -> dict[str, Any]:
@@ -157,6 +182,8 @@ class Meter:
         return Region(name=name, watched=watched)
 
     def _enter(self, region: Region) -> None:
+        if self._retired:
+            raise UsageError(f"can't open region {region.name!r}: {self._retired}")
         if self._closed or region.phase is not Phase.NEW:
             why = "the test has ended" if self._closed else "it was opened before"
             raise UsageError(

@@ -97,6 +97,10 @@ class Panel:
         self._saved.start()
         self._live.start()
 
+    def can_stop(self) -> bool:
+        """Tell whether `stop` may be called here: not inside a dispatch mode of the test's own."""
+        return self._live.can_stop()
+
     def stop(self) -> None:
         """Leave nothing behind."""
         self._brackets.remove()

@@ -65,6 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_shardcheck.adapters import deepspeed
 
         config.pluginmanager.register(deepspeed, "shardcheck-deepspeed")
+        if benchmark_is_active(config):
+            from pytest_shardcheck.benchmark.fixture import RankBenchmark
+
+            config.pluginmanager.register(RankBenchmark(), "shardcheck-benchmark")
     else:
         config.pluginmanager.register(_Session(), "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
@@ -106,6 +110,12 @@ def pytest_collection_modifyitems(
 
         for report in prepare_again(items, config.stash[SETTINGS]):
             config.hook.pytest_collectreport(report=report)
+
+
+def benchmark_is_active(config: pytest.Config) -> bool:
+    """Tell whether pytest-benchmark is there: by its entry point, or by ``-p``."""
+    names = ("benchmark", "pytest_benchmark.plugin")
+    return any(config.pluginmanager.has_plugin(name) for name in names)
 
 
 def _concerns_us(node: pytest.Item | pytest.Collector) -> bool:

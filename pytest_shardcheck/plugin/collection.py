@@ -31,15 +31,12 @@ _NO_SNAPSHOT: Final = (
     "each rank would compare, and write, on its own. Write the expected values into the test, as "
     "memory(state=...) or as an assertion"
 )
-_NO_BENCHMARK: Final = (
-    "each rank would choose its own number of rounds, and ranks that talk to each other would wait "
-    "for ever. Time a whole session, or a test without a world"
-)
 # Fixtures of other plugins, by name: the package they come from, and why ranks can't have them.
 _NOT_IN_RANKS: Final = {
     "snapshot": ("syrupy", _NO_SNAPSHOT),
-    "benchmark": ("pytest_benchmark", _NO_BENCHMARK),
 }
+# Fixtures of packages that an extra of ours installs: the package, and the extra.
+_FROM_EXTRAS: Final = {"benchmark": ("pytest-benchmark", "benchmark")}
 _MARKERS: Final = frozenset({"world_size", "cuda", *MARKERS})
 
 
@@ -236,6 +233,13 @@ def _refuse_foreign_fixtures(item: pytest.Item) -> None:
         definitions = info.name2fixturedefs.get(name) if info is not None else None
         if definitions and definitions[-1].func.__module__.split(".")[0] == package:
             raise UsageError(f"{item.nodeid}: the fixture {name!r} in a world test: {why}")
+    for name, (package, extra) in _FROM_EXTRAS.items():
+        # fixturenames: what a parameter provides is there too, and needs no fixture.
+        if info is not None and name in info.argnames and not info.name2fixturedefs.get(name):
+            raise UsageError(
+                f"{item.nodeid}: the fixture {name!r} is that of {package}, which is not installed "
+                f"or switched off. Install it with: pip install 'pytest-shardcheck[{extra}]'"
+            )
 
 
 def _refuse_without_world(

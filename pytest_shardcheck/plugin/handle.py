@@ -81,7 +81,8 @@ class Shardcheck:
 
         Every rank must call it. They are exchanged through the session: no collective is issued.
         """
-        readings = self._context.exchange(_frozen(reading).to_json())
+        deed = "called the shardcheck.gather()"
+        readings = self._context.exchange(_frozen(reading).to_json(), deed)
         return [Reading.from_json(data) for data in readings]
 
 

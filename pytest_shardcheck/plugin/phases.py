@@ -120,6 +120,18 @@ class WorldPhases:
             self.readings() if ran else {},
             self._verdicts if ran else (),
         )
+        if ran:
+            self._deliver_benchmark()
+
+    def _deliver_benchmark(self) -> None:
+        """Hand the session what ranks timed; like pytest-benchmark, also where the test failed."""
+        states = self._world.states if self._world is not None else []
+        timed = {s.rank: s.extra["benchmark"] for s in states if "benchmark" in s.extra}
+        if timed:
+            from pytest_shardcheck.benchmark import deliver
+
+            readings = [reading for its in self.readings().values() for reading in its]
+            deliver(self._item, self._item.stash[SPEC], timed, readings)
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
         """Make a failure of a dead rank that a mark excuses without naming the error."""

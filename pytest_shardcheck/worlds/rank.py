@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -49,6 +49,8 @@ class RankContext:
     meter: Meter | None = None
     gathered: int = 0
     own_tmp_path: Path = field(default_factory=Path)
+    # By name, what makes the plain data that goes to the session with the report of the call.
+    to_report: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     @property
     def device(self) -> str:
@@ -67,13 +69,14 @@ class RankContext:
             gc.freeze()
         return self.meter
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: Any, deed: str) -> list[Any]:
         """Give plain data to every rank and return everyone's, ordered by rank.
 
-        Goes through the session, so that no collective is issued, let alone counted.
+        Goes through the session, so that no collective is issued, let alone counted. ``deed`` is
+        what a rank did that waits here, to follow "never": ranks meet only in the same one.
         """
         self.gathered += 1
-        self.channel.send({"kind": "gather", "number": self.gathered, "value": value})
+        self.channel.send({"kind": "gather", "number": self.gathered, "deed": deed, "value": value})
         received = self.channel.receive()
         if received is None or received[0]["kind"] != "gathered":
             # The session left or stops this world: there is nobody to tell.
@@ -251,6 +254,8 @@ class _Reporter:
             message["readings"] = [reading.to_json() for reading in meter.readings]
             message["abandoned"] = meter.abandoned
             message["log"] = meter.log()
+        if report.when == "call" and not is_subtest:
+            message["extra"] = {name: make() for name, make in self._context.to_report.items()}
         self._context.channel.send(message, encodable=True)
 
     @pytest.hookimpl

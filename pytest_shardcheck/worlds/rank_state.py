@@ -39,7 +39,15 @@ class RankState:
     hung_ns: int = 0
     stack: str = ""
     last: str = ""
+    # Which exchange between ranks it waits in (0: none), and what it did that made it wait there.
     gathering: int = 0
+    deed: str = ""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Return what came with the report of its call, by name."""
+        extra: dict[str, Any] = self.reports.get("call", {}).get("extra", {})
+        return extra
 
     @property
     def phase(self) -> Phase:

@@ -178,12 +178,29 @@ class World:
         if kinds & {"failed", "dead", "xfailed"} or any(state.stop for state in self.states):
             return QUIET_S
         if all(state.gathering for state in outstanding):
-            missing = [state.rank for state in self.states if not state.gathering]
-            note = f"{fold_ranks(missing)} never called the shardcheck.gather() that others wait in"
-            if missing and note not in self.notes:
-                self.notes.append(note)
+            self._note_who_is_missing()
             return QUIET_S
         return LONE_SKIP_QUIET_S if "skipped" in kinds else None
+
+    def _note_who_is_missing(self) -> None:
+        """Say why ranks that all wait for each other, outside of torch, wait in vain."""
+        missing = [state.rank for state in self.states if not state.gathering]
+        deeds = self._deeds()
+        if len(deeds) > 1:
+            where = "; ".join(f"{fold_ranks(ranks)} {deed}" for deed, ranks in deeds.items())
+            note = f"the ranks wait for each other in different places: {where}"
+        else:
+            note = f"{fold_ranks(missing)} never {next(iter(deeds))} that others wait in"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _deeds(self) -> dict[str, list[int]]:
+        """Return what ranks did that wait for each other outside of torch, and which did it."""
+        deeds: dict[str, list[int]] = {}
+        for state in self.states:
+            if state.gathering:
+                deeds.setdefault(state.deed, []).append(state.rank)
+        return deeds
 
     def _wait_until_complete(self) -> None:
         deadline = clock.now() + min(self._timeout_s, _EXIT_S)
@@ -257,8 +274,8 @@ class World:
         number = message["number"]
         values = self._gathers.setdefault(number, {})
         values[state.rank] = message["value"]
-        state.gathering = number
-        if len(values) < len(self.states):
+        state.gathering, state.deed = number, message["deed"]
+        if len(values) < len(self.states) or len(self._deeds()) > 1:
             return
         ordered = [values[rank] for rank in range(len(self.states))]
         for other, channel in zip(self.states, self._processes.channels, strict=True):
@@ -309,8 +326,9 @@ class World:
             state.stack = stacks.get(state.rank, "")
             seen = "" if state.stack else " Not even its stack could be had: it may be stopped."
             state.last = f"{why}.{seen}"
-        if gathering := [state.rank for state in outstanding if state.gathering]:
-            self.notes.append(f"{fold_ranks(gathering)} waited in shardcheck.gather()")
+        for deed, ranks in self._deeds().items():
+            who = "they" if len(ranks) > 1 else "it"
+            self.notes.append(f"{fold_ranks(ranks)} waited where {who} {deed}")
         self.stop()
 
     def _note_the_dead(self) -> None:

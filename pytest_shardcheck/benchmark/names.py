@@ -1,0 +1,49 @@
+"""Names that say what a world measured, for the tables of pytest-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_shardcheck.vocabulary.units import format_size
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_group_stats(
+    config: Any, benchmarks: Any, group_by: str
+) -> list[tuple[Any, list[Any]]]:
+    """Group as pytest-benchmark does, and write what was measured behind each world's name.
+
+    Its tables have no column for extra information. Import this in the ``conftest.py`` of the
+    folder where ``pytest-benchmark compare`` runs, which is the only thing that it looks for hooks
+    in; a session uses it as well.
+    """
+    from pytest_benchmark.plugin import pytest_benchmark_group_stats as group
+
+    groups: list[tuple[Any, list[Any]]] = group(config, benchmarks, group_by)
+    for _, group_of in groups:
+        for benchmark in group_of:
+            benchmark["name"] += describe(benchmark.get("extra_info") or {})
+    return groups
+
+
+def describe(info: Mapping[str, Any]) -> str:
+    """Return a world's extra information in a line; nothing where a benchmark has no world."""
+    if "world_size" not in info:
+        return ""
+    parts = [str(info.get("backend", ""))]
+    for name in info:
+        figure, _, region = name.partition(" ")
+        if figure in _FIGURES:
+            parts.append(" ".join(filter(None, (_FIGURES[figure](info[name]), region))))
+    return f" | {', '.join(filter(None, parts))}"
+
+
+_FIGURES = {
+    "peak": lambda value: f"peak {format_size(value)}",
+    "state": lambda value: f"state {format_size(value)}",
+    "collectives": lambda value: f"{sum(value.values())} collectives",
+    "wire_bytes": lambda value: f"{format_size(value)} on the wire",
+}
