@@ -27,7 +27,7 @@ from pytest_shardcheck.worlds.keys import RANK
 if TYPE_CHECKING:
     from pytest_shardcheck.worlds.rank import RankContext
 
-__tracebackhide__ = hide_from_users
+__tracebackhide__ = hide_from_users  # and always where an error of the timed function passes
 
 _DECIDES: Final = 0
 # What rank 0 announces, beside a number of calls to time; and what the others say meanwhile.
@@ -98,6 +98,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
     patch = weave
 
     def _raw(self, function_to_benchmark: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         self._begin("benchmark(...)", {})
         if self.disabled:
             return super()._raw(function_to_benchmark, *args, **kwargs)
@@ -111,6 +112,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
         return result
 
     def _raw_pedantic(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         bound = inspect.signature(super()._raw_pedantic).bind(*args, **kwargs)
         bound.apply_defaults()
         numbers = {name: repr(bound.arguments[name]) for name in _NUMBERS}
@@ -148,6 +150,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
         run = super()._make_runner(function, args, kwargs)
 
         def runner(loops_range: range | None, *timer: Any) -> Any:
+            __tracebackhide__ = True
             began = time.perf_counter()
             self._announce(len(loops_range) if loops_range else 1)
             timed = self._together(run, loops_range, *timer)
@@ -158,6 +161,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
 
     def _calibrate_timer(self, runner: Callable[..., Any]) -> tuple[float, int, range]:
         """Count what passes between rounds towards ``max_time``: short rounds are mostly that."""
+        __tracebackhide__ = True
         duration, loops, loops_range = super()._calibrate_timer(runner)
         return max(duration, self._round_s), loops, loops_range
 
@@ -170,6 +174,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Do what rank 0 announces, until it is through."""
+        __tracebackhide__ = True
         run = super()._make_runner(function, args, kwargs)
         result = None
         while (order := self._announce(_LISTENS)) != _END:
@@ -185,6 +190,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
 
     def _together(self, run: Callable[..., Any], loops_range: range | None, *timer: Any) -> Any:
         """Run a round on all ranks at once; what it took is what the slowest needed."""
+        __tracebackhide__ = True
         assert self._meeting is not None
         self._meeting.start_together()
         timed = run(loops_range, *timer)
@@ -210,6 +216,7 @@ class _Announced:
         self._announce = announce
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         self._announce()
         return self.function(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""syrupy and pytest-benchmark: no rank has their fixtures; plain tests keep all they had."""
+"""syrupy and pytest-benchmark: plain tests keep all they had; no rank has syrupy's fixture."""
 
 from __future__ import annotations
 
@@ -13,17 +13,6 @@ IN_WORLDS = """
     @pytest.mark.world_size(2)
     def test_world_snapshot(snapshot):
         assert 1 == snapshot
-"""
-BENCHMARK_IN_A_WORLD = """
-    import pytest
-
-    @pytest.fixture
-    def timed(benchmark):
-        return benchmark(len, "text")
-
-    @pytest.mark.world_size(2)
-    def test_world_benchmark(timed):
-        pass
 """
 OWN = """
     import pytest
@@ -68,15 +57,12 @@ ONLY_PLAIN = """
 """
 
 
-def test_their_fixtures_in_a_world_are_refused_at_collection(run_session):
+def test_a_snapshot_in_a_world_is_refused_at_collection(run_session):
     pytest.importorskip("syrupy")
     pytest.importorskip("pytest_benchmark")
-    files = {"test_s.py": IN_WORLDS, "test_b.py": BENCHMARK_IN_A_WORLD, "test_own.py": OWN}
-    session = run_session(files)
-    assert session.outcomes == {"error": 2}
-    for file, name, fixture in (("s", "snapshot", "snapshot"), ("b", "benchmark", "benchmark")):
-        start = rf"test_{file}\.py::test_world_{name}\[world2\]: .*'{fixture}'"
-        assert len(re.findall(start, session.out)) >= 1, session.out
+    session = run_session({"test_s.py": IN_WORLDS, "test_own.py": OWN})
+    assert session.outcomes == {"error": 1}
+    assert re.search(r"test_s\.py::test_world_snapshot\[world2\]: .*'snapshot'", session.out)
     assert "each rank would" in session.out
     assert "Traceback" not in session.out
     assert not (session.temporary.parent / "__snapshots__").exists()
@@ -117,6 +103,12 @@ TIMED = """
     def test_timed(benchmark):
         assert benchmark(len, "text") == 4
 
+    @pytest.mark.world_size(2)
+    def test_world_timed(benchmark):
+        calls = []
+        benchmark(calls.append, 1)
+        print("called once" if len(calls) == 1 else "called often")
+
     def test_plain():
         pass
 
@@ -129,12 +121,12 @@ TIMED = """
         assert world.rank == 0
 """
 
-
+TIMED_TESTS = ("test_timed", "test_world_timed[world2]")
 RUN = {
-    "--benchmark-json=timed.json": ("test_timed", "test_plain", "worlds"),
-    "--benchmark-disable": ("test_timed", "test_plain", "worlds"),
+    "--benchmark-json=timed.json": (*TIMED_TESTS, "test_plain", "worlds"),
+    "--benchmark-disable": (*TIMED_TESTS, "test_plain", "worlds"),
     "--benchmark-skip": ("test_plain", "worlds"),
-    "--benchmark-only": ("test_timed",),
+    "--benchmark-only": TIMED_TESTS,
 }
 
 
@@ -143,15 +135,22 @@ def test_benchmarks_beside_worlds(run_two_sessions, options):
     pytest.importorskip("pytest_benchmark")
     files = {"test_timed.py": TIMED}
     for option, session in zip(
-        options, run_two_sessions(*((files, "-rA", option) for option in options)), strict=True
+        options,
+        run_two_sessions(
+            *((files, "-rA", "--benchmark-max-time=0.01", option) for option in options)
+        ),
+        strict=True,
     ):
         expected = {name: ["PASSED"] for name in RUN[option] if name != "worlds"}
         if "worlds" in RUN[option]:
             expected |= {"test_world[world2]": ["PASSED"], "test_fails[world2]": ["FAILED"]}
             assert "rank 1 of 2 failed in its call" in session.failure("test_fails[world2]")
         assert session.results == expected
-        assert session.outcomes.get("skipped", 0) == 4 - len(expected)
+        assert session.outcomes.get("skipped", 0) == 5 - len(expected)
         if "json" in option:
             timed = json.loads((session.temporary.parent / "timed.json").read_text())
-            assert [each["name"] for each in timed["benchmarks"]] == ["test_timed"]
+            assert [each["name"] for each in timed["benchmarks"]] == list(TIMED_TESTS)
+        if option != "--benchmark-skip":
+            called = "called once" if option == "--benchmark-disable" else "called often"
+            assert called in session.out
         assert session.processes_left() == []
