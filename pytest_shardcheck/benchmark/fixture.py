@@ -11,6 +11,7 @@ who never came. No collective is issued.
 from __future__ import annotations
 
 import inspect
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +77,7 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
     def to_report(self) -> dict[str, Any]:
         """Return as plain data what the session needs to know of this rank."""
         report: dict[str, Any] = {
-            "extra_info": {str(name): value for name, value in self.extra_info.items()},
+            "extra_info": {str(name): _plain(value) for name, value in self.extra_info.items()},
             "inside": self._inside,
             "completed": self._completed,
         }
@@ -219,6 +220,15 @@ class _Announced:
         __tracebackhide__ = True
         self._announce()
         return self.function(*args, **kwargs)
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON can write, or else how it looks."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+    return value
 
 
 def _refuse_different(numbers: list[dict[str, str]]) -> None:

@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_shardcheck.adapters import deepspeed
 
         config.pluginmanager.register(deepspeed, "shardcheck-deepspeed")
-        if benchmark_is_active(config):
+        if _benchmark_is_active(config):
             from pytest_shardcheck.benchmark.fixture import RankBenchmark
 
             config.pluginmanager.register(RankBenchmark(), "shardcheck-benchmark")
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(
             config.hook.pytest_collectreport(report=report)
 
 
-def benchmark_is_active(config: pytest.Config) -> bool:
+def _benchmark_is_active(config: pytest.Config) -> bool:
     """Tell whether pytest-benchmark is there: by its entry point, or by ``-p``."""
     names = ("benchmark", "pytest_benchmark.plugin")
     return any(config.pluginmanager.has_plugin(name) for name in names)

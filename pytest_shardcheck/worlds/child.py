@@ -30,6 +30,7 @@ from pytest_shardcheck.worlds.rank import RankFixtures, run_rank
 # Options of the session that a child must not follow: what selects tests (the session has done it),
 # what writes a file, a cache or a report, and what starts more processes or a debugger.
 _RESET: Final[Mapping[str, Any]] = {
+    "benchmark_compare": False,
     "cacheclear": False,
     "capture": "no",
     "collectonly": False,

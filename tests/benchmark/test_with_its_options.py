@@ -74,8 +74,8 @@ def test_saved_runs_are_compared_with_their_extra_information(session, pytester)
     assert "'reshard=True world=world2': 2 tests" in again.stdout.str()
     again.stdout.fnmatch_lines_random(
         [
-            "test_step[[]world2-True[]] (NOW) | gloo, peak * 12 collectives, * on the wire *",
-            "test_step[[]world2-True[]] (0001_*) | gloo, peak * 12 collectives, * on the wire *",
+            "test_step[[]world2-True[]] | gloo, peak * 12 collectives, * on the wire (NOW) *",
+            "test_step[[]world2-True[]] | gloo, peak * 12 collectives, * on the wire (0001_*",
             "*cProfile (time in s)*",
             "*test_timed.py:*(step)",
         ]

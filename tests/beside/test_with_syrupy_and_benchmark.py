@@ -134,13 +134,9 @@ RUN = {
 def test_benchmarks_beside_worlds(run_two_sessions, options):
     pytest.importorskip("pytest_benchmark")
     files = {"test_timed.py": TIMED}
-    for option, session in zip(
-        options,
-        run_two_sessions(
-            *((files, "-rA", "--benchmark-max-time=0.01", option) for option in options)
-        ),
-        strict=True,
-    ):
+    short = ("-rA", "--benchmark-max-time=0.01")
+    sessions = run_two_sessions(*((files, *short, option) for option in options))
+    for option, session in zip(options, sessions, strict=True):
         expected = {name: ["PASSED"] for name in RUN[option] if name != "worlds"}
         if "worlds" in RUN[option]:
             expected |= {"test_world[world2]": ["PASSED"], "test_fails[world2]": ["FAILED"]}
