@@ -61,12 +61,8 @@ class Result:
 
 
 def paused() -> contextlib.AbstractContextManager[Any]:
-    """Pause coverage and profilers, as pytest-benchmark does around what it times.
-
-    Before 5.2 the runner itself did it.
-    """
-    pause = getattr(fixture, "PauseInstrumentation", contextlib.nullcontext)
-    manager: contextlib.AbstractContextManager[Any] = pause()
+    """Pause coverage and profilers, as pytest-benchmark does around what it times."""
+    manager: contextlib.AbstractContextManager[Any] = fixture.PauseInstrumentation()
     return manager
 
 
