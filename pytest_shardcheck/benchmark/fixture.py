@@ -4,8 +4,8 @@ Rank 0 runs pytest-benchmark's own code, which is told of each round that it las
 the slowest rank. So calibration, warm-up, rounds and precision are pytest-benchmark's, and no rank
 that is faster or slower decides otherwise. The others do what rank 0 announces.
 
-Between rounds ranks meet in shared memory, where they begin and end through the session, which sees
-who never came. No collective is issued.
+Between rounds ranks meet in shared memory; where they begin and end they do so through the session,
+which sees who never came. No collective is issued.
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ class TogetherBenchmark(BenchmarkFixture):  # type: ignore[misc]  # it is untype
     def _make_runner(
         self, function_to_benchmark: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[..., Any]:
-        function = getattr(function_to_benchmark, "function", function_to_benchmark)
+        function = function_to_benchmark
+        if isinstance(function, _Announced):
+            function = function.function
         run = super()._make_runner(function, args, kwargs)
 
         def runner(loops_range: range | None, *timer: Any) -> Any:

@@ -33,6 +33,7 @@ def deliver(
     from pytest_shardcheck.benchmark import _private
 
     given = {rank: its["extra_info"] for rank, its in from_ranks.items()}
+    inside = list(dict.fromkeys(name for its in from_ranks.values() for name in its["inside"]))
     callspec = getattr(item, "callspec", None)
     _private.add_result(
         item.config,
@@ -42,7 +43,7 @@ def deliver(
             group=timed["group"],
             param=callspec.id if callspec is not None else None,
             params=_params(callspec.params if callspec is not None else {}, spec),
-            extra_info=extra_info(spec, readings, timed["inside"], given),
+            extra_info=extra_info(spec, readings, inside, given),
             options=timed["options"],
             iterations=timed["iterations"],
             seconds=timed["seconds"],

@@ -106,6 +106,7 @@ WORKS = """
             calls.append("target")
             return rank + other
 
+        target.function = len  # an attribute of that name means nothing
         result = benchmark.pedantic(target, setup=setup, rounds=3, warmup_rounds=2)
         assert result == world.rank + 2
         assert calls == ["setup", "target"] * 5
@@ -295,8 +296,8 @@ MEASURED = """
         model, optimizer, step, seen = training(process_group)
         with shardcheck.measure(model, optimizer):
             step()
-        if world.rank == 0:
-            shardcheck.start(model)
+        if world.rank == 1:
+            shardcheck.start(model, region="of rank 1")
         benchmark.pedantic(step, rounds=2)
         assert (0, 1) not in seen, "all ranks run under instruments, or none"
 
@@ -505,6 +506,10 @@ def test_extra_info_of_what_was_measured(results):
     assert info["state (timed)"] == 3 * parameters
     assert info["collectives (after)"] == {}
     assert not [name for name in info if name in ("collectives (timed)", "wire_bytes (timed)")]
+    info = results["test_one_rank_is_inside_a_region"]["extra_info"]
+    assert info["timed_inside"] == ["of rank 1"]
+    assert info["collectives (step)"] == {"all_reduce": 2}
+    assert "collectives (of rank 1)" not in info
     info = results["test_inside_the_body"]["extra_info"]
     assert info.keys() == {"world_size", "backend", "timed_inside", "peak"}
 
