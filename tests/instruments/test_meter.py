@@ -226,3 +226,37 @@ def test_a_reading_is_plain(meter, model):
         pass
     reading = measured.reading
     assert type(reading).from_json(reading.to_json()) == reading
+
+
+def test_a_retired_meter_leaves_nothing_and_keeps_what_it_has(meter, model):
+    assert not meter.can_retire(), "the body may still be the region"
+    with meter.measure(model):
+        assert meter.regions_open() == ["step"]
+        assert not meter.can_retire()
+    assert meter.can_retire()
+    meter.retire("it is over")
+    assert torch._C._len_torch_dispatch_stack() == 0
+    with pytest.raises(UsageError, match="can't open region 'late': it is over"):
+        meter.start(model, region="late")
+    meter.watch(model)
+    meter.close()
+    assert names(meter) == [("step", 0, True)]
+
+
+def test_a_meter_that_only_says_so_goes_on(meter, model):
+    with meter.measure(model):
+        pass
+    meter.retire("it is over", stop=False)
+    assert torch._C._len_torch_dispatch_stack() == 1
+    with pytest.raises(UsageError, match="it is over"):
+        meter.start(model)
+
+
+def test_a_meter_can_not_retire_inside_another_dispatch_mode(meter, model):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with meter.measure(model):
+        pass
+    with FlopCounterMode(display=False):
+        assert not meter.can_retire()
+    assert meter.can_retire()

@@ -95,3 +95,11 @@ def test_fsdp2_keeps_unsharded_parameters_apart(group):
     model(torch.ones(2, 4))
     unsharded = {tensor.numel() for tensor in private.unsharded_params(model)}
     assert {16, 4} <= unsharded
+
+
+def test_the_innermost_dispatch_mode_is_the_one_that_was_entered_last():
+    assert private.innermost_dispatch_mode() is None
+    with Seen(lambda *_: None) as outer:
+        with Seen(lambda *_: None) as inner:
+            assert private.innermost_dispatch_mode() is inner
+        assert private.innermost_dispatch_mode() is outer
