@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_shardcheck.plugin import fixtures
+from pytest_shardcheck.plugin.ending import Ending, has_all_reports
 from pytest_shardcheck.plugin.fixtures import device_mesh, process_group, shardcheck, world
 from pytest_shardcheck.plugin.settings import Settings, add_options, read_settings
 from pytest_shardcheck.worlds.keys import IN_CHILD, NODEID, SPEC
 
 if TYPE_CHECKING:
     from pytest_shardcheck.plugin.launching import Launching
+    from pytest_shardcheck.plugin.outputs import Note
     from pytest_shardcheck.plugin.phases import WorldPhases
     from pytest_shardcheck.plugin.summary import Summary
 
@@ -58,15 +60,21 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the settings and declare the markers."""
-    config.stash[SETTINGS] = read_settings(config)
+    settings = config.stash[SETTINGS] = read_settings(config)
     for name, description in _MARKERS.items():
         config.addinivalue_line("markers", f"{name}{description}")
+    if has_all_reports(config) and settings.json is not None:
+        from pytest_shardcheck.plugin.outputs import refuse_bad_path
+
+        refuse_bad_path(settings.json, "--shardcheck-json")
     if IN_CHILD in config.stash:
         from pytest_shardcheck.adapters import deepspeed
 
         config.pluginmanager.register(deepspeed, "shardcheck-deepspeed")
     else:
-        config.pluginmanager.register(_Session(), "shardcheck-session")
+        ending = Ending()
+        config.pluginmanager.register(ending, "shardcheck-ending")
+        config.pluginmanager.register(_Session(ending), "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 
 
@@ -125,8 +133,10 @@ def _concerning_us(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 class _Session:
     """The hooks of the process that runs the session; ranks and their nursery have none of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, ending: Ending) -> None:
+        self._ending = ending
         self._summary: Summary | None = None
+        self._notes: list[Note] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
@@ -175,6 +185,10 @@ class _Session:
         phases = item.stash.get(PHASES, None)
         if phases is not None:
             phases.complete_report(report, call)
+        elif SPEC in item.stash:  # skipped before any rank started: a recording has it all the same
+            from pytest_shardcheck.plugin.records import attach
+
+            attach(report, item.stash[SPEC], {}, ())
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -183,6 +197,19 @@ class _Session:
 
             self._summary = self._summary or Summary()
             self._summary.add(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        settings = session.config.stash[SETTINGS]
+        if settings.json is None or not self._ending.has_run(session):
+            return
+        from pytest_shardcheck.plugin.outputs import write
+
+        records = self._summary.records if self._summary is not None else ()
+        self._notes = write(settings, records, self._ending.why_incomplete(session))
+        if any(note.failed for note in self._notes) and session.exitstatus in (0, 5):
+            # Whoever reads the file next would find an old one, or none.
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
@@ -194,6 +221,8 @@ class _Session:
                 with_table=config.stash[SETTINGS].report,
                 spawn_reasons=launching.spawn_reasons if launching is not None else {},
             )
+        for note in self._notes:
+            terminalreporter.write_line(f"shardcheck: {note.text}", **{note.colour: True})
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self, config: pytest.Config) -> None:

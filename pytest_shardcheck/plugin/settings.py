@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import pytest
@@ -24,6 +25,7 @@ class Settings:
     max_ranks: int | None = None
     world_size: tuple[int, ...] = ()
     report: bool = False
+    json: Path | None = None
     require_cuda: bool = False
 
 
@@ -55,6 +57,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="Print a table of what every world measured, per rank (ini: shardcheck_report)",
     )
     group.addoption(
+        "--shardcheck-json",
+        metavar="PATH",
+        help="Write what became of every world test, with all readings, to this file "
+        "(ini: shardcheck_json)",
+    )
+    group.addoption(
         "--require-cuda",
         action="store_true",
         default=None,
@@ -64,6 +72,9 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("shardcheck_start", "Default of --shardcheck-start: fork or spawn")
     parser.addini("shardcheck_max_ranks", "Default of --shardcheck-max-ranks")
     parser.addini("shardcheck_report", "Default of --shardcheck-report", type="bool", default=False)
+    parser.addini(
+        "shardcheck_json", "Default of --shardcheck-json, relative to the root folder", default=""
+    )
     parser.addini(
         "shardcheck_require_cuda", "Default of --require-cuda", type="bool", default=False
     )
@@ -92,6 +103,7 @@ def read_settings(config: pytest.Config) -> Settings:
             for text in config.getini("shardcheck_world_size")
         ),
         report=_flag(config, "shardcheck_report", "shardcheck_report"),
+        json=_path(config, "shardcheck_json"),
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
     )
 
@@ -102,6 +114,17 @@ def _given(config: pytest.Config, name: str) -> tuple[str | None, str]:
     if value is not None:
         return str(value), "--" + name.replace("_", "-")
     return config.getini(name) or None, f"ini {name}"
+
+
+def _path(config: pytest.Config, name: str) -> Path | None:
+    """Return where a file is to be written: from where pytest was called, or the root folder."""
+    text, source = _given(config, name)
+    if text is None:
+        return None
+    if not text.strip():
+        raise pytest.UsageError(f"{source}: the path of a file is expected, not {text!r}")
+    base = config.rootpath if source.startswith("ini") else config.invocation_params.dir
+    return base / Path(text).expanduser()
 
 
 def _flag(config: pytest.Config, option: str, ini: str) -> bool:

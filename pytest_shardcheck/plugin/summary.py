@@ -11,6 +11,8 @@ from pytest_shardcheck.reports import WorldRow, table
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_shardcheck.vocabulary.records import WorldRecord
+
 
 class Summary:
     """Counts worlds and keeps what they measured."""
@@ -29,6 +31,11 @@ class Summary:
             self._worlds += 1
             self._ranks += spec_of(report).size
         self._records.add(report)
+
+    @property
+    def records(self) -> list[WorldRecord]:
+        """Return what became of each world test, by node id."""
+        return self._records.all()
 
     def write(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_ini_beats_the_default_and_the_command_line_beats_ini(
     assert getattr(_settings(pytester, ini=ini), field) == by_ini
     assert getattr(_settings(pytester, *args), field) == by_args
     assert getattr(_settings(pytester, *args, ini=ini), field) == by_args
+
+
+def test_the_path_of_the_recording(pytester: pytest.Pytester) -> None:
+    ini = "shardcheck_json = by-ini.json"
+    assert _settings(pytester).json is None
+    assert _settings(pytester, ini="shardcheck_json =").json is None
+    assert _settings(pytester, ini=ini).json == pytester.path / "by-ini.json"
+    for args in (["--shardcheck-json=/tmp/a.json"], ["--shardcheck-json", "/tmp/a.json"]):
+        assert _settings(pytester, *args, ini=ini).json == Path("/tmp/a.json")
 
 
 @pytest.mark.parametrize("field", ["report", "require_cuda"])
@@ -147,10 +157,12 @@ def test_help_names_every_option_and_ini_value(pytester: pytest.Pytester) -> Non
         "--shardcheck-timeout=SECONDS",
         "--shardcheck-start={fork,spawn}",
         "--shardcheck-report",
+        "--shardcheck-json=PATH",
         "--require-cuda",
         "shardcheck_timeout",
         "shardcheck_start",
         "shardcheck_report",
+        "shardcheck_json",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
         "shardcheck_threads",

@@ -110,6 +110,7 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_start",
         "shardcheck_max_ranks",
         "shardcheck_report",
+        "shardcheck_json",
         "require_cuda",
     }
     assert ini == {
@@ -117,6 +118,7 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_start",
         "shardcheck_max_ranks",
         "shardcheck_report",
+        "shardcheck_json",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
         "shardcheck_threads",
