@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_shardcheck.plugin.records import Records, is_of_world, spec_of
-from pytest_shardcheck.reports import WorldRow, table
+from pytest_shardcheck.reports import table
+from pytest_shardcheck.reports.figures import near_ceilings
 
 if TYPE_CHECKING:
     import pytest
@@ -50,17 +51,24 @@ class Summary:
         for path, reason in spawn_reasons.items():
             terminal.write_line(f"shardcheck: ranks of {path} were spawned, not forked: {reason}")
         if self._worlds:
-            terminal.write_line(
-                f"shardcheck: {_count(self._worlds, 'world')}, {_count(self._ranks, 'rank')}"
-            )
+            terminal.write_line(f"shardcheck: {self.in_short}")
+
+    @property
+    def in_short(self) -> str:
+        """Return the session's worlds in one line."""
+        parts = [_count(self._worlds, "world"), _count(self._ranks, "rank")]
+        if near := sum(len(near_ceilings(record)) for record in self.records):
+            parts.append(f"{_count(near, 'ceiling')} within 5 %")
+        return ", ".join(parts)
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
-        rows = [WorldRow(nodeid=r.nodeid, readings=r.by_rank) for r in self._records.all()]
-        lines = table(rows, terminal.config.get_terminal_writer().fullwidth)
+        lines = table(self.records, terminal.config.get_terminal_writer().fullwidth)
         if lines:
-            terminal.section("shardcheck: bytes at rest per rank")
+            terminal.section("shardcheck: what each rank held and sent")
         for line in lines:
-            terminal.write_line(line)
+            for text, colour in line:
+                terminal.write(text, **({colour: True} if colour else {}))
+            terminal.line("")
 
 
 def _count(number: int, noun: str) -> str:

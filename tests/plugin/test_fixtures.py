@@ -281,7 +281,7 @@ def test_groups_and_worlds(pytester: pytest.Pytester, monkeypatch: pytest.Monkey
 
     result.assert_outcomes(passed=12 + 9 + 4)
     result.stdout.fnmatch_lines(["shardcheck: 24 worlds, 49 ranks"])
-    assert "bytes at rest" not in result.stdout.str(), "the table is for --shardcheck-report"
+    assert "held and sent" not in result.stdout.str(), "the table is for --shardcheck-report"
 
 
 def test_every_rank_has_the_same_seed_under_fork_and_spawn(

@@ -215,9 +215,9 @@ def test_the_values_reach_the_ranks(pytester: pytest.Pytester) -> None:
         [
             "*test_hangs?world2?*",
             "*rank 1*",
-            "*shardcheck: bytes at rest per rank*",
+            "*shardcheck: what each rank held and sent*",
             "*::test_default_world?world2?",
-            "*step*0-1*16,384*",
+            "*step*0-1*16.4 kB*",
         ]
     )
     text = result.stdout.str()
