@@ -16,7 +16,7 @@ from pytest_shardcheck.vocabulary.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS: Final[tuple[str, ...]] = ("plan",)
+_COMMANDS: Final[tuple[str, ...]] = ("compare", "plan")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
