@@ -42,6 +42,7 @@ __all__ = [
     "run_ordinary_protocol",
     "start_fresh_capture",
     "start_session",
+    "uncaptured",
 ]
 
 
@@ -74,6 +75,17 @@ def start_fresh_capture(config: pytest.Config, method: Any) -> list[int]:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return [file.fileno() for file in files if file is not None]
     return []
+
+
+def uncaptured(config: pytest.Config) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which the session's own terminal is written to during a test.
+
+    What was captured so far stays captured. Live logs do it so; there is no public way.
+    """
+    manager = config.pluginmanager.getplugin("capturemanager")
+    if not isinstance(manager, CaptureManager):
+        return contextlib.nullcontext()
+    return manager.global_and_fixture_disabled()
 
 
 def new_tmp_path(config: pytest.Config, name: str) -> Path:

@@ -102,11 +102,13 @@ class SessionRunner:
             [sys.executable, "-m", "pytest", "-p", "no:randomly", *args],
             cwd=root,
             env={**inherited, "TMPDIR": str(temporary), name: value, "COLUMNS": "120"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            **popen,
+            **{
+                "stdin": subprocess.DEVNULL,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.STDOUT,
+                "text": True,
+                **popen,
+            },
         )
         return process, session
 
@@ -127,6 +129,14 @@ def run_session(tmp_path_factory) -> SessionRunner:
         # As a shell starts what runs in the background; the sessions would ignore it too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return SessionRunner(tmp_path_factory.mktemp("sessions"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_job_summary():
+    """Sessions inside of tests must not write on the page of the CI job that runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -201,13 +201,16 @@ class _Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         settings = session.config.stash[SETTINGS]
-        if settings.json is None or not self._ending.has_run(session):
+        nothing = self._summary is None and settings.json is None
+        if nothing or not self._ending.has_run(session):
             return
         from pytest_shardcheck.plugin.outputs import write
+        from pytest_shardcheck.plugin.summary import Summary
 
-        records = self._summary.records if self._summary is not None else ()
-        self._notes = write(settings, records, self._ending.why_incomplete(session))
-        if any(note.failed for note in self._notes) and session.exitstatus in (0, 5):
+        summary = self._summary or Summary()
+        incomplete = self._ending.why_incomplete(session)
+        self._notes = write(settings, summary.records, summary.in_short, incomplete)
+        if any(note.fails for note in self._notes) and session.exitstatus in (0, 5):
             # Whoever reads the file next would find an old one, or none.
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_shardcheck import _compat
+from pytest_shardcheck.plugin import life
 from pytest_shardcheck.plugin.settings import Settings
 from pytest_shardcheck.vocabulary.errors import HarnessError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
@@ -57,8 +58,15 @@ class Launching:
         self._nursery: Nursery | None = None
         self._nursery_error: HarnessError | None = None
         self._controller_has_left = _compat.controller_has_left(config)
+        self._life = life.of_session(config)
         self._slots = self._shared_slots()
         self.spawn_reasons: dict[str, str] = {}
+
+    @property
+    def writes_properties(self) -> bool:
+        """Tell whether figures belong to a test's properties: other reporters print those."""
+        junit = self._config.getoption("xmlpath", None) is not None
+        return junit and self._settings.junit_properties
 
     def warm_up(self, items: Sequence[pytest.Item]) -> None:
         """Start the nursery for these world tests; it gets ready while the session goes on."""
@@ -141,10 +149,16 @@ class Launching:
             show=terminal.write_line if order.capture == "no" and terminal is not None else None,
             log_handlers=log_handlers,
             has_left=self._controller_has_left,
+            look=self._life.look if self._life is not None else None,
         )
         return World(
             launcher, processes, order, spec.timeout_s or self._settings.timeout_s, audience
         )
+
+    def erase_life_sign(self) -> None:
+        """Leave the terminal as pytest knows it: it is about to write."""
+        if self._life is not None:
+            self._life.erase()
 
     def discard(self, world: World) -> None:
         """End a world and remove its folder."""

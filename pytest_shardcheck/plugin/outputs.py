@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
 from pytest_shardcheck.reports import recording
+from pytest_shardcheck.reports.job_summary import job_summary
 from pytest_shardcheck.vocabulary.files import why_not_writable, write_whole
 
 if TYPE_CHECKING:
@@ -39,25 +40,38 @@ def environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Say in the terminal what was written where, or why it was not."""
+    """Say in the terminal what was written where, or why it was not; that may fail the session."""
 
     text: str
-    failed: bool = False
-
-    @property
-    def colour(self) -> str:
-        """Return pytest's name of the colour."""
-        return "red" if self.failed else "cyan"
+    colour: Literal["cyan", "yellow", "red"] = "cyan"
+    fails: bool = False
 
 
-def write(settings: Settings, records: Sequence[WorldRecord], incomplete: str) -> list[Note]:
-    """Write what the settings ask for; say so, or why it could not be done."""
-    if settings.json is None:
-        return []
-    try:
-        return [Note(text=_write_recording(settings.json, records, incomplete))]
-    except OSError as error:
-        return [Note(text=f"{settings.json} could not be written: {error}", failed=True)]
+def write(
+    settings: Settings, records: Sequence[WorldRecord], in_short: str, incomplete: str
+) -> list[Note]:
+    """Write what the settings and the environment ask for; say so, or why it could not be done."""
+    notes: list[Note] = []
+    if settings.json is not None:
+        try:
+            notes.append(Note(text=_write_recording(settings.json, records, incomplete)))
+        except OSError as error:
+            text = f"{settings.json} could not be written: {error}"
+            notes.append(Note(text=text, colour="red", fails=True))
+    if settings.step_summary is not None and records:
+        try:
+            _append(settings.step_summary, job_summary(records, in_short, incomplete))
+        except OSError as error:
+            # Nobody asked for it: the tests' outcome stays what it is.
+            text = f"the job summary {settings.step_summary} could not be written: {error}"
+            notes.append(Note(text=text, colour="yellow"))
+    return notes
+
+
+def _append(path: Path, text: str) -> None:
+    """Add to what other steps of the job have written."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _write_recording(path: Path, records: Sequence[WorldRecord], incomplete: str) -> str:

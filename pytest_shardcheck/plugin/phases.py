@@ -11,7 +11,7 @@ import pytest
 from pytest_shardcheck.expectations import judge
 from pytest_shardcheck.plugin import failures, relay
 from pytest_shardcheck.plugin.launching import Launching
-from pytest_shardcheck.plugin.records import attach
+from pytest_shardcheck.plugin.records import add_properties, attach
 from pytest_shardcheck.reports import explain
 from pytest_shardcheck.vocabulary.call_log import CallLog
 from pytest_shardcheck.vocabulary.errors import (
@@ -114,12 +114,10 @@ class WorldPhases:
         """Show a rank's failure instead of ours, and attach what the ranks measured."""
         failures.apply_location(report, call)
         ran = call.when == "call"
-        attach(
-            report,
-            self._item.stash[SPEC],
-            self.readings() if ran else {},
-            self._verdicts if ran else (),
-        )
+        readings = self.readings() if ran else {}
+        attach(report, self._item.stash[SPEC], readings, self._verdicts if ran else ())
+        if ran and self._launching.writes_properties:
+            add_properties(self._item, readings)
 
     def undo_xfail_of_the_dead(self, report: pytest.TestReport, error: BaseException) -> None:
         """Make a failure of a dead rank that a mark excuses without naming the error."""
@@ -135,7 +133,10 @@ class WorldPhases:
 
     @contextmanager
     def _world_ends_on_error(self, when: Phase) -> Generator[None]:
-        """Kill the world at once when the session is interrupted; otherwise its teardown comes."""
+        """Kill the world at once when the session is interrupted; otherwise its teardown comes.
+
+        In the end the terminal is pytest's again.
+        """
         __tracebackhide__ = True
         try:
             yield
@@ -153,6 +154,8 @@ class WorldPhases:
             if self._world is not None and not failures.is_located(error):
                 self._interrupted(when, self._world, error)
             raise
+        finally:
+            self._launching.erase_life_sign()
 
     def _interrupted(self, when: Phase, world: World, error: BaseException) -> None:
         """End the world on somebody else's error: pytest-timeout's is not to wait for ours too."""

@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import pytest
 
+from pytest_shardcheck.reports.properties import properties
 from pytest_shardcheck.vocabulary import plain
 from pytest_shardcheck.vocabulary.readings import Reading
 from pytest_shardcheck.vocabulary.records import Outcome, WorldRecord, without_breakdowns
 from pytest_shardcheck.vocabulary.specs import WorldSpec
 from pytest_shardcheck.vocabulary.verdicts import Verdict
+from pytest_shardcheck.worlds.keys import SPEC
 
 _ATTRIBUTE: Final = "shardcheck"
 
@@ -33,6 +35,16 @@ def attach(
         "verdicts": [plain.to_json(without_breakdowns(verdict)) for verdict in verdicts],
     }
     setattr(report, _ATTRIBUTE, data)
+
+
+def add_properties(item: pytest.Item, readings: Mapping[int, Sequence[Reading]]) -> None:
+    """Add the largest figures to a test's properties."""
+    its = tuple(reading for of_rank in readings.values() for reading in of_rank)
+    record = WorldRecord(nodeid=item.nodeid, spec=item.stash[SPEC], readings=its)
+    ours = properties(record)
+    # A test that is run again has those of its last run.
+    kept = [(name, value) for name, value in item.user_properties if name not in ours]
+    item.user_properties[:] = [*kept, *ours.items()]
 
 
 def is_of_world(report: pytest.TestReport) -> bool:
@@ -91,4 +103,5 @@ def _worse(one: Outcome, other: Outcome) -> Outcome:
 
 
 def _failure(report: pytest.TestReport) -> str:
-    return report.longreprtext if report.failed else ""
+    # Not `longreprtext`, which under xdist begins with the worker and its interpreter's path.
+    return str(report.longrepr).strip() if report.failed else ""

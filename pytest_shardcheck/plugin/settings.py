@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,11 @@ _DEFAULT_START: Final[Start] = "fork" if sys.platform == "linux" else "spawn"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the command line or, where it is silent, the ini file says."""
+    """What the command line or, where it is silent, the ini file says.
+
+    `step_summary` is GitHub's variable of the environment, as it was when the session began: tests
+    may change it, and run sessions of their own.
+    """
 
     timeout_s: float = _DEFAULT_TIMEOUT_S
     start: Start = _DEFAULT_START
@@ -26,6 +31,8 @@ class Settings:
     world_size: tuple[int, ...] = ()
     report: bool = False
     json: Path | None = None
+    junit_properties: bool = True
+    step_summary: Path | None = None
     require_cuda: bool = False
 
 
@@ -76,6 +83,12 @@ def add_options(parser: pytest.Parser) -> None:
         "shardcheck_json", "Default of --shardcheck-json, relative to the root folder", default=""
     )
     parser.addini(
+        "shardcheck_junit_properties",
+        "Add the largest figures of a test to its properties in a JUnit file (default: true)",
+        type="bool",
+        default=True,
+    )
+    parser.addini(
         "shardcheck_require_cuda", "Default of --require-cuda", type="bool", default=False
     )
     parser.addini(
@@ -104,6 +117,8 @@ def read_settings(config: pytest.Config) -> Settings:
         ),
         report=_flag(config, "shardcheck_report", "shardcheck_report"),
         json=_path(config, "shardcheck_json"),
+        junit_properties=config.getini("shardcheck_junit_properties"),
+        step_summary=Path(summary) if (summary := os.environ.get("GITHUB_STEP_SUMMARY")) else None,
         require_cuda=_flag(config, "require_cuda", "shardcheck_require_cuda"),
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_shardcheck.vocabulary.readings import Reading
     from pytest_shardcheck.vocabulary.records import WorldRecord
-    from pytest_shardcheck.vocabulary.verdicts import Verdict
+    from pytest_shardcheck.vocabulary.verdicts import RankFigure, Verdict
 
 # A ceiling of a phase or of another device is not one of the region's own peak.
 _ELSEWHERE: Final = re.compile(r"(^|, )(phase|device)=")
@@ -98,21 +98,19 @@ def near_ceilings(record: WorldRecord) -> list[Verdict]:
     for verdict in record.verdicts:
         if _is_near(verdict):
             claim = (verdict.marker, verdict.argument, verdict.narrowing, verdict.region)
-            if claim not in found or fullness(verdict) > fullness(found[claim]):
+            known = found.get(claim)
+            if known is None or _share(fullest(verdict)) > _share(fullest(known)):
                 found[claim] = verdict
     return list(found.values())
 
 
-def fullness(verdict: Verdict) -> float:
-    """Return how much of its ceiling the fullest rank reached, in percent."""
-    return max(
-        (
-            100 * (figure.measured or 0) / figure.expected
-            for figure in verdict.figures
-            if figure.expected > 0
-        ),
-        default=0.0,
-    )
+def fullest(verdict: Verdict) -> RankFigure:
+    """Return the figure of the rank that reached most of its ceiling."""
+    return max(verdict.figures, key=_share)
+
+
+def _share(figure: RankFigure) -> float:
+    return (figure.measured or 0) / figure.expected if figure.expected > 0 else 0.0
 
 
 def _is_near(verdict: Verdict) -> bool:

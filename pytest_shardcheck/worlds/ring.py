@@ -148,7 +148,22 @@ def read(path: Path) -> list[Event]:
     return events
 
 
-def _event(data: bytes, slot: int) -> Event:
+def read_last(path: Path) -> Event | None:
+    """Return the last event of a rank that runs, without reading the whole file; None where none.
+
+    None also where the rank is just writing it.
+    """
+    with (
+        contextlib.suppress(OSError, ValueError, KeyError, struct.error),
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        (written,) = _COUNT.unpack_from(data)
+        return _event(data, (written - 1) % _SLOTS) if written else None
+    return None
+
+
+def _event(data: bytes | mmap.mmap, slot: int) -> Event:
     number, time_ns, offset, returned = _EVENT.unpack_from(data, _COUNT.size + slot * _EVENT.size)
     (length,) = _LENGTH.unpack_from(data, offset)
     start = offset + _LENGTH.size

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from pytest_shardcheck.vocabulary.call_log import ANYONE, Stream
+from pytest_shardcheck.vocabulary.ranks import fold_ranks
 from pytest_shardcheck.worlds import agreement, clock
 from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, ring_path, stack_path
-from pytest_shardcheck.worlds.ring import Event, read
+from pytest_shardcheck.worlds.rank_state import RankState
+from pytest_shardcheck.worlds.ring import Event, read, read_last
 
 # A rank that is stopped (SIGSTOP) or in an uninterruptible call never writes its stack.
 _STACK_TIMEOUT_S = 2.0
@@ -108,6 +110,19 @@ def last_event(directory: Path, rank: int) -> str:
     """Return the last collective of a rank in words."""
     events = read(ring_path(directory, rank))
     return f"Its last collective was {_name(events[-1])}." if events else "It issued no collective."
+
+
+def what_ranks_do(directory: Path, states: Sequence[RankState]) -> str:
+    """Return each rank's phase and last collective, in one line; ranks that do the same share it.
+
+    For people who wait: a call that is being written may be missing.
+    """
+    doing: dict[str, list[int]] = {}
+    for state in states:
+        event = read_last(ring_path(directory, state.rank))
+        called = "no collective yet" if event is None else _name(event)
+        doing.setdefault(f"{state.phase}, {called}", []).append(state.rank)
+    return "; ".join(f"{fold_ranks(ranks)} in {what}" for what, ranks in doing.items())
 
 
 def _events(directory: Path, size: int) -> dict[int, list[Event]]:

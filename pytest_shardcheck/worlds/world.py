@@ -35,12 +35,14 @@ class Audience:
     """Who looks on while a world runs.
 
     ``show`` gets each line that ranks print, as it comes; ``log_handlers`` each record that they
-    log; ``has_left`` tells that nobody waits for this session any more.
+    log; ``has_left`` tells that nobody waits for this session any more; ``look`` is called about
+    once a second.
     """
 
     show: Callable[[str], object] | None = None
     log_handlers: Sequence[logging.Handler] = ()
     has_left: Callable[[], bool] = lambda: False
+    look: Callable[[World], object] | None = None
 
 
 class World:
@@ -59,6 +61,7 @@ class World:
         self.states = [RankState(rank) for rank in range(order.spec.size)]
         self.collectives: list[str] = []
         self.notes: list[str] = []
+        self.started = clock.now()
         self._launcher = launcher
         self._processes = processes
         self._timeout_s = timeout_s
@@ -201,6 +204,8 @@ class World:
         """
         if self._audience.has_left():
             raise KeyboardInterrupt
+        if self._audience.look is not None:
+            self._audience.look(self)
         channels = self._processes.channels
         waiting: list[Any] = [channel for channel in channels if not channel.closed]
         quiet_ends = len(waiting) < len(channels)

@@ -30,6 +30,13 @@ TOLD = [
     ("start", "shardcheck_start = spawn", "spawn", [f"--shardcheck-start={START}"], START),
     ("report", "shardcheck_report = true", True, ["--shardcheck-report"], True),
     ("require_cuda", "shardcheck_require_cuda = yes", True, ["--require-cuda"], True),
+    (
+        "junit_properties",
+        "shardcheck_junit_properties = no",
+        False,
+        ["-o", "shardcheck_junit_properties=yes"],
+        True,
+    ),
     ("threads", "shardcheck_threads = 3", 3, ["-o", "shardcheck_threads=2"], 2),
     ("world_size", "shardcheck_world_size = 2 4", (2, 4), ["-o", "shardcheck_world_size=3"], (3,)),
 ]
@@ -163,6 +170,7 @@ def test_help_names_every_option_and_ini_value(pytester: pytest.Pytester) -> Non
         "shardcheck_start",
         "shardcheck_report",
         "shardcheck_json",
+        "shardcheck_junit_properties",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
         "shardcheck_threads",

@@ -119,6 +119,7 @@ def test_options_and_ini_values(pytester: pytest.Pytester) -> None:
         "shardcheck_max_ranks",
         "shardcheck_report",
         "shardcheck_json",
+        "shardcheck_junit_properties",
         "shardcheck_require_cuda",
         "shardcheck_world_size",
         "shardcheck_threads",
