@@ -33,6 +33,17 @@ def test_capturing_starts_by_a_manager_of_one_method():
         manager.stop_global_capturing()
 
 
+def test_the_terminal_is_written_to_beside_what_is_captured(request, capfd):
+    assert isinstance(
+        request.config.pluginmanager.getplugin("capturemanager"), capture.CaptureManager
+    )
+    print("captured")
+    with _compat.uncaptured(request.config):
+        pass
+    print("captured too")
+    assert capfd.readouterr().out == "captured\ncaptured too\n"
+
+
 def test_temporary_paths_come_from_the_factory_of_the_configuration(request):
     assert isinstance(request.config._tmp_path_factory, pytest.TempPathFactory)
     wanted = ["given_basetemp", "retention_count", "retention_policy", "trace"]

@@ -74,7 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         ending = Ending()
         config.pluginmanager.register(ending, "shardcheck-ending")
-        config.pluginmanager.register(_Session(ending), "shardcheck-session")
+        session = _Session(ending, keeps_records=has_all_reports(config))
+        config.pluginmanager.register(session, "shardcheck-session")
         config.pluginmanager.register(_NeverXfailTheDead(), "shardcheck-never-xfail-the-dead")
 
 
@@ -133,8 +134,9 @@ def _concerning_us(items: Iterable[pytest.Item]) -> list[pytest.Item]:
 class _Session:
     """The hooks of the process that runs the session; ranks and their nursery have none of them."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: Ending, *, keeps_records: bool) -> None:
         self._ending = ending
+        self._keeps_records = keeps_records
         self._summary: Summary | None = None
         self._notes: list[Note] = []
 
@@ -192,7 +194,7 @@ class _Session:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if hasattr(report, "shardcheck"):  # see records
+        if self._keeps_records and hasattr(report, "shardcheck"):  # see records
             from pytest_shardcheck.plugin.summary import Summary
 
             self._summary = self._summary or Summary()

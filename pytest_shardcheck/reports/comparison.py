@@ -72,8 +72,13 @@ class Comparison:
 
     def passes(self, *, strict: bool) -> bool:
         """Return whether nothing got worse; `strict`: and no test is gone."""
-        bad = self.worse or self.lost or self.incomplete or (strict and self.only_before)
-        return not bad
+        gone = self.only_before if strict else self.incomparable
+        return not (self.worse or self.lost or self.incomplete or gone)
+
+    @property
+    def incomparable(self) -> bool:
+        """Return whether no test of the first recording is in the second: of another root, say."""
+        return bool(self.only_before) and not self.common
 
 
 def compare(before: Recording, after: Recording, tolerance: Fraction) -> Comparison:

@@ -41,8 +41,9 @@ def as_text(comparison: Comparison, tolerance: str) -> str:
 
 def as_markdown(comparison: Comparison, tolerance: str) -> str:
     """Write the comparison for a pull request: what got worse is seen, the rest is folded."""
-    lines = [f"**shardcheck: {_in_short(comparison, tolerance)}**", ""]
-    lines += [f"> {cell(note)}  " for note in _notes(comparison)]
+    lines = [f"**shardcheck: {_in_short(comparison, tolerance)}**"]
+    for note in _notes(comparison):
+        lines += ["", f"> {cell(note)}"]
     for title, changes in _sections(comparison):
         is_open = title != _BETTER
         lines += ["", f"<details{' open' if is_open else ''}><summary>{title}</summary>", ""]
@@ -90,6 +91,8 @@ def _notes(comparison: Comparison) -> list[str]:
         f"{name}: {before} before, {after} after"
         for name, (before, after) in comparison.environment.items()
     ]
+    if comparison.incomparable:
+        notes.append("No test is in both: were they run from one folder, with the same tests?")
     if comparison.incomplete:
         notes.append(
             f"The run after is incomplete ({comparison.incomplete}): it can't show that nothing "

@@ -43,13 +43,24 @@ def test_markdown(files, capsys):
     assert capsys.readouterr().out.startswith("**shardcheck: 1 worse, 0 better")
 
 
-def test_strict(files, tmp_path):
+def test_strict_wants_every_test(tmp_path):
+    paths = []
+    for nodeids in (["a.py::one", "a.py::two"], ["a.py::one"]):
+        paths.append(str(tmp_path / f"{len(nodeids)}.json"))
+        its = Recording(tests=tuple(record([reading(0)], nodeid) for nodeid in nodeids))
+        (tmp_path / f"{len(nodeids)}.json").write_text(to_text(its))
+    assert main(["compare", *paths]) == 0
+    assert main(["compare", *paths, "--strict"]) == 1
+    assert main(["compare", *reversed(paths), "--strict"]) == 0
+
+
+def test_two_recordings_without_a_common_test_show_nothing(files, tmp_path, capsys):
     (before,) = files(before=1)
     empty = tmp_path / "empty.json"
     empty.write_text(to_text(Recording()))
-    assert main(["compare", before, str(empty)]) == 0
-    assert main(["compare", before, str(empty), "--strict"]) == 1
-    assert main(["compare", str(empty), before, "--strict"]) == 0
+    assert main(["compare", before, str(empty)]) == 1
+    assert "No test is in both" in capsys.readouterr().out
+    assert main(["compare", str(empty), before]) == 0
 
 
 @pytest.mark.parametrize("tolerance", ["1", "1 MB", "-1%", "much", "1e3%", ""])

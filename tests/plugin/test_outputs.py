@@ -199,7 +199,7 @@ def test_a_job_summary_that_can_not_be_written_is_a_warning(pytester, monkeypatc
 def test_a_session_without_worlds_writes_no_job_summary_and_says_nothing(pytester, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary"))
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest("--shardcheck-report", "--junit-xml=junit.xml")
+    result = pytester.runpytest("-p", "no:randomly", "--shardcheck-report", "--junit-xml=junit.xml")
     assert result.ret == 0
     assert not (pytester.path / "summary").exists()
     assert "shardcheck:" not in result.stdout.str()
