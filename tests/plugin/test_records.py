@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+# Before pytester, which forgets what a session in this process imported: the second import of
+# torch in one process is a segmentation fault.
+import torch  # noqa: F401
+
 from pytest_shardcheck.plugin.records import Records
 from pytest_shardcheck.vocabulary.records import WorldRecord
 
