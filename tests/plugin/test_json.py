@@ -84,7 +84,7 @@ def test_a_bad_path_is_a_usage_error_before_any_test(
 ) -> None:
     (pytester.path / "file").touch()
     pytester.makepyfile("def test_it(): open('ran', 'w')")
-    result = pytester.runpytest(f"--shardcheck-json={path}")
+    result = pytester.runpytest("-p", "no:randomly", f"--shardcheck-json={path}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert why in result.stderr.str()
     assert "--shardcheck-json" in result.stderr.str()
@@ -110,8 +110,8 @@ def test_the_ini_path_is_relative_to_the_root_and_the_option_to_where_one_stands
     folder = pytester.mkdir("folder")
     (folder / "test_it.py").write_text(PASSES)
     monkeypatch.chdir(folder)
-    pytester.runpytest()
-    pytester.runpytest("--shardcheck-json=by-option.json")
+    pytester.runpytest("-p", "no:randomly")
+    pytester.runpytest("-p", "no:randomly", "--shardcheck-json=by-option.json")
     assert read(pytester.path / "out" / "by-ini.json").tests == ()
     assert read(folder / "by-option.json").tests == ()
 
