@@ -34,8 +34,9 @@ class Ending:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what could not be collected."""
-        if report.failed and report.nodeid not in self._uncollected:
-            self._uncollected.append(report.nodeid)
+        name = report.nodeid or "the session"
+        if report.failed and name not in self._uncollected:
+            self._uncollected.append(name)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the test in which a worker of xdist crashed: its report is of no phase."""

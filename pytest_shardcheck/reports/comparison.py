@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_shardcheck.vocabulary.ranks import fold_numbers
+from pytest_shardcheck.reports.figures import label
 from pytest_shardcheck.vocabulary.readings import CATEGORIES
 
 if TYPE_CHECKING:
@@ -175,10 +175,9 @@ class _Folded:
             for occurrence, ranks in of_occurrence.items():
                 occurrences.setdefault(tuple(ranks), []).append(occurrence)
             for same, numbers in occurrences.items():
-                number = f" #{fold_numbers(numbers)}" if region in repeated else ""
                 yield Change(
                     nodeid=nodeid,
-                    region=f"{region}{number}",
+                    region=label(region, numbers if region in repeated else ()),
                     ranks=same,
                     figure=figure,
                     before=before,

@@ -79,14 +79,20 @@ def region_lines(record: WorldRecord) -> list[RegionLine]:
     repeated = {reading.region for reading in record.readings if reading.occurrence}
     return [
         RegionLine(
-            region=f"{place.region}"
-            f"{f' #{fold_numbers(numbers)}' if place.region in repeated else ''}{place.device}",
+            region=f"{label(place.region, numbers if place.region in repeated else ())}"
+            f"{place.device}",
             ranks=place.ranks,
             figures=place.figures,
             worst=_is_worst(place, occurrences),
         )
         for place, numbers in occurrences.items()
     ]
+
+
+def label(region: str, occurrences: Sequence[int]) -> str:
+    """Write a region's name in a line: "step #1-3"; it may have been given any letters."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in region)
+    return f"{printable} #{fold_numbers(occurrences)}" if occurrences else printable
 
 
 def near_ceilings(record: WorldRecord) -> list[Verdict]:

@@ -153,8 +153,9 @@ def read_last(path: Path) -> Event | None:
 
     None also where the rank is just writing it.
     """
+    torn = (ValueError, KeyError, TypeError, AttributeError, struct.error)
     with (
-        contextlib.suppress(OSError, ValueError, KeyError, struct.error),
+        contextlib.suppress(OSError, *torn),
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
     ):

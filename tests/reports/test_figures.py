@@ -43,3 +43,8 @@ def test_a_line_is_of_the_ranks_that_share_all_figures():
         ((0, 2), 6, True),
         ((1, 3), 5, False),
     ]
+
+
+def test_a_region_of_any_name_is_one_line_and_moves_no_cursor():
+    (line,) = region_lines(record([reading(0, "a\nb \x1b[2J \u00e9")]))
+    assert line.region == "a?b ?[2J \u00e9"

@@ -46,12 +46,14 @@ def test_failures_come_first_then_ceilings_then_the_table():
         "in setup",
         "```",
         "</details>",
-        "| test | ceiling within 5 % | region | measured | ceiling |  |",
+        "<details open><summary>Ceilings within 5 % (2)</summary>",
+        "| test | marker | region | measured | ceiling |  |",
         (
             "| `a.py::test[a\\|b-world2]` | `max_memory(peak, region='step')` | step | 98 B "
             "| 100 B | 98.0 % |"
         ),
         "| `a.py::test[a\\|b-world2]` | `max_collectives(all_gather)` | step | 16 | 16 | 100.0 % |",
+        "</details>",
         "<details><summary>What each rank held and sent</summary>",
         "| test | region | ranks | state | live | peak | ceiling | calls | wire | saved |",
         (
@@ -61,6 +63,12 @@ def test_failures_come_first_then_ceilings_then_the_table():
         "|  | step | 1 | 8.4 MB | 7.0 kB | 96 B | 96.0 % | 16 | 16.0 kB | 3 B |",
         "</details>",
     ]
+
+
+def test_many_ceilings_are_folded():
+    many = [record(nodeid=f"a.py::test_{n}", verdicts=NEAR[:1]) for n in range(11)]
+    assert "<details open><summary>Ceilings within 5 % (10)" in job_summary(many[:10], "")
+    assert "<details><summary>Ceilings within 5 % (11)" in job_summary(many, "")
 
 
 def test_an_incomplete_run_says_so():
