@@ -73,6 +73,7 @@ class Records:
     def __init__(self) -> None:
         """Start with none."""
         self._by_nodeid: dict[str, WorldRecord] = {}
+        self._unfinished: set[str] = set()
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a report, if it is a world's."""
@@ -82,6 +83,9 @@ class Records:
         known = self._by_nodeid.get(report.nodeid)
         if known is None or report.when == "setup":
             known = WorldRecord(nodeid=report.nodeid, spec=spec_of(report))
+            self._unfinished.add(report.nodeid)
+        if report.when == "teardown":
+            self._unfinished.discard(report.nodeid)
         self._by_nodeid[report.nodeid] = replace(
             known,
             outcome=_worse(known.outcome, _outcome(report)),
@@ -99,8 +103,16 @@ class Records:
         )
 
     def all(self) -> list[WorldRecord]:
-        """Return them by node id: the order in which tests ran is chance under xdist."""
-        return [self._by_nodeid[nodeid] for nodeid in sorted(self._by_nodeid)]
+        """Return them by node id: the order in which tests ran is chance under xdist.
+
+        Of a test that was interrupted only a failure is kept: what else was heard of it so far
+        looks as if it had passed.
+        """
+        return [
+            record
+            for nodeid, record in sorted(self._by_nodeid.items())
+            if nodeid not in self._unfinished or record.outcome in ("failed", "error")
+        ]
 
 
 class Timelines:

@@ -109,3 +109,32 @@ def test_every_outcome(pytester, workers):
     assert crossed.spec.size == 2
     assert crossed.seconds > 0
     assert WorldRecord.from_json(crossed.to_json()) == crossed
+
+
+def report(when, outcome="passed", nodeid="test_it.py::test[world2]"):
+    its = pytest.TestReport(
+        nodeid=nodeid, location=("test_it.py", 0, nodeid), keywords={}, outcome=outcome,
+        longrepr="why" if outcome == "failed" else None, when=when,
+    )  # fmt: skip
+    attach(its, WorldSpec(size=2), {}, ())
+    return its
+
+
+@pytest.mark.parametrize(
+    ("heard", "kept"),
+    [
+        (["setup"], []),
+        (["setup", "call"], []),
+        (["setup", "call", "teardown"], ["passed"]),
+        (["setup", "call failed"], ["failed"]),
+        (["setup failed"], ["error"]),
+        (["setup", "call failed", "teardown", "setup"], []),
+        (["setup", "call failed", "teardown", "setup", "call", "teardown"], ["passed"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_a_test_that_did_not_end_has_not_passed(heard, kept):
+    records = Records()
+    for when, _, outcome in (text.partition(" ") for text in heard):
+        records.add(report(when, outcome or "passed"))
+    assert [record.outcome for record in records.all()] == kept
