@@ -64,10 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = read_settings(config)
     for name, description in _MARKERS.items():
         config.addinivalue_line("markers", f"{name}{description}")
-    if has_all_reports(config) and settings.json is not None:
-        from pytest_shardcheck.plugin.outputs import refuse_bad_path
+    if has_all_reports(config) and settings.wants_files:
+        from pytest_shardcheck.plugin.outputs import refuse_bad_paths
 
-        refuse_bad_path(settings.json, "--shardcheck-json")
+        refuse_bad_paths(settings)
     if IN_CHILD in config.stash:
         from pytest_shardcheck.adapters import deepspeed
 

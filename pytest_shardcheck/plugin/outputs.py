@@ -24,10 +24,17 @@ if TYPE_CHECKING:
 _PACKAGES: Final = ("torch", "pytest", "pytest-shardcheck")
 
 
-def refuse_bad_path(path: Path, source: str) -> None:
-    """Raise pytest.UsageError where no file can be written, before any test has run for it."""
-    if reason := why_not_writable(path):
-        raise pytest.UsageError(f"{source}: {path} can't be written: {reason}")
+def refuse_bad_paths(settings: Settings) -> None:
+    """Raise pytest.UsageError where something can't be written, before any test has run for it."""
+    # A trace is a file of its own: whether one can lie in the folder is what matters.
+    traces = settings.trace and settings.trace / "trace.json"
+    for option, path in (
+        ("--shardcheck-json", settings.json),
+        ("--shardcheck-html", settings.html),
+        ("--shardcheck-trace", traces),
+    ):
+        if path is not None and (reason := why_not_writable(path)):
+            raise pytest.UsageError(f"{option}: {path} can't be written: {reason}")
 
 
 def environment() -> dict[str, str]:

@@ -193,11 +193,7 @@ def _path(config: pytest.Config, name: str, kind: Literal["file", "folder"]) -> 
     if not text.strip():
         raise pytest.UsageError(f"{source}: the path of a {kind} is expected, not {text!r}")
     base = config.invocation_params.dir if config.getoption(name) else _folder_of_ini(config)
-    path = base / Path(text).expanduser()
-    if path.exists() and path.is_dir() == (kind == "file"):
-        there = "folder" if kind == "file" else "file"
-        raise pytest.UsageError(f"{source}: a {kind} is expected, and {path} is a {there}")
-    return path
+    return base / Path(text).expanduser()
 
 
 def _folder_of_ini(config: pytest.Config) -> Path:

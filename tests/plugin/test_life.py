@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import struct
 import termios
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from screen import Screen
 
 from pytest_shardcheck.plugin import life
+from pytest_shardcheck.reports.recording import read
 from pytest_shardcheck.vocabulary.call_log import Descriptor, Stream
 from pytest_shardcheck.worlds import clock, watchdog
 from pytest_shardcheck.worlds.orders import ring_path
@@ -185,7 +187,7 @@ class OnTerminal:
             )
         os.close(theirs)
         self._fd = ours
-        self._root = session.temporary.parent
+        self.root = session.temporary.parent
         self.screen = Screen(WIDE, 12)
 
     def read_until(self, text: str | None) -> str:
@@ -200,12 +202,12 @@ class OnTerminal:
 
     def go_on(self, number: int) -> None:
         for rank in (0, 1):  # opening it waits until the rank has opened it, too
-            (self._root / f"fifo{rank}-{number}").write_text("")
+            (self.root / f"fifo{rank}-{number}").write_text("")
 
-    def end(self) -> str:
+    def end(self, returncode: int) -> str:
         text = self.read_until(None)
         os.close(self._fd)
-        assert self.process.wait() == 1
+        assert self.process.wait() == returncode
         return text
 
 
@@ -218,7 +220,7 @@ def test_a_terminal_shows_it_while_the_world_lasts(run_session):
             assert ours.endswith(f" s: {doing}"), terminal.screen.text
             assert pytests.startswith(written.rstrip())
             terminal.go_on(number)
-        text = terminal.end()
+        text = terminal.end(1)
     finally:
         terminal.process.kill()
     assert "ranks 0-1 in" not in text
@@ -228,6 +230,24 @@ def test_a_terminal_shows_it_while_the_world_lasts(run_session):
     assert lines.count("captured 2") == 1
     assert "captured 1" not in lines
     assert lines[-2].startswith("FAILED test_it.py::test_long[world2-2]")
+
+
+def test_an_interrupt_erases_it_and_the_recording_says_so(run_session):
+    terminal = OnTerminal(run_session, "-p", "no:sugar", "--shardcheck-json=out.json")
+    try:
+        terminal.read_until("ranks 0-1 in call, all_reduce #1")
+        terminal.go_on(1)
+        terminal.read_until("ranks 0-1 in call, all_reduce #2")
+        terminal.process.send_signal(signal.SIGINT)
+        text = terminal.end(2)
+    finally:
+        terminal.process.kill()
+    assert "ranks 0-1 in" not in text
+    assert "(incomplete: interrupted)" in text.replace("\n", "")  # it may be broken anywhere
+    recording = read(terminal.root / "out.json")
+    assert recording.incomplete == "interrupted"
+    # The second was set up, and that is all that is known of it: it has not passed.
+    assert [(test.nodeid[-2:], test.outcome) for test in recording.tests] == [("1]", "passed")]
 
 
 NOBODY_WATCHES = {

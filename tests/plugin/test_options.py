@@ -116,8 +116,12 @@ def test_paths_are_seen_from_whoever_wrote_them(
 @pytest.mark.parametrize(
     ("field", "given", "message"),
     [
-        ("html", "there", "--shardcheck-html: a file is expected, and .*there is a folder"),
-        ("trace", "there.txt", "--shardcheck-trace: a folder is expected, and .* is a file"),
+        (
+            "html",
+            "there",
+            "--shardcheck-html: .*there can't be written: it is a folder; name a file",
+        ),
+        ("trace", "there.txt", "--shardcheck-trace: .* can't be written: .*there.txt is no folder"),
     ],
 )
 def test_a_path_of_the_other_kind_is_refused(

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from pytest_shardcheck.snapshots import Document, merge, read, write_whole
+from pytest_shardcheck.snapshots import Document, merge, read
 from pytest_shardcheck.snapshots.layout import (
     check_variant,
     file_name,
@@ -19,6 +19,7 @@ from pytest_shardcheck.snapshots.layout import (
 )
 from pytest_shardcheck.snapshots.merge import fold, unfold
 from pytest_shardcheck.vocabulary.errors import UsageError
+from pytest_shardcheck.vocabulary.files import write_whole
 from pytest_shardcheck.vocabulary.snapshots import RankSnapshot
 
 
