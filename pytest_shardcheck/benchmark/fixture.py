@@ -48,8 +48,8 @@ _NO_WEAVE: Final = (
 
 
 _NO_SIMULATED: Final = (
-    "{what} in a simulated world: fake tensors compute nothing, so there is no time to take. Call it "
-    "where `not world.simulated`, or time a real world of fewer ranks"
+    "{what} in a simulated world: fake tensors compute nothing, so there is no time to take. Call "
+    "it where `not world.simulated`, or time a real world of fewer ranks"
 )
 
 

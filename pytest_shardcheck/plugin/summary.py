@@ -50,11 +50,6 @@ class Summary:
             incomplete=incomplete,
         )
 
-    @property
-    def records(self) -> list[WorldRecord]:
-        """Return what became of each world test, by node id."""
-        return self._records.all()
-
     def write(
         self,
         terminal: pytest.TerminalReporter,

@@ -119,7 +119,7 @@ def test_paths_are_seen_from_whoever_wrote_them(
         (
             "html",
             "there",
-            "--shardcheck-html: .*there can't be written: it is a folder; name a file",
+            "--shardcheck-html: .*there can't be written: it is a folder",
         ),
         ("trace", "there.txt", "--shardcheck-trace: .* can't be written: .*there.txt is no folder"),
     ],

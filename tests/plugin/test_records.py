@@ -11,9 +11,10 @@ import pytest
 # torch in one process is a segmentation fault.
 import torch  # noqa: F401
 
-from pytest_shardcheck.plugin.records import Records
+from pytest_shardcheck.plugin.records import Records, attach
 from pytest_shardcheck.vocabulary.records import WorldRecord
 from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
+from pytest_shardcheck.vocabulary.specs import WorldSpec
 
 TESTS = """
     import pytest, torch
