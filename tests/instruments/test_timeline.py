@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD
 
-from pytest_shardcheck.instruments import Meter, c10d_tap, curves, saved_timeline, timeline
+from pytest_shardcheck.instruments import Meter, c10d_tap, curves, sampled_ledger, saved_timeline
 from pytest_shardcheck.instruments.blocks import Ledger
 from pytest_shardcheck.instruments.dispatch import StorageMode
 from pytest_shardcheck.vocabulary.demands import Demands
@@ -113,7 +113,7 @@ def test_the_curve_has_the_peaks_of_all_regions(meter):
 
 
 def test_what_is_thinned_out_is_no_peak(meter, monkeypatch):
-    monkeypatch.setattr(timeline, "_MOST_PENDING", 40)
+    monkeypatch.setattr(sampled_ledger, "_MOST_PENDING", 40)
     meter._panel._recorder.ledger._most = 40
     monkeypatch.setattr(curves, "MOST_SAMPLES", 30)
     monkeypatch.setattr(saved_timeline, "_MOST", 12)

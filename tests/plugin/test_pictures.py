@@ -157,6 +157,14 @@ def test_a_page_without_worlds(pytester):
     assert not (pytester.path / "traces").exists()
 
 
+def test_an_interrupt_leaves_a_page_of_what_ran(pytester):
+    pytester.makepyfile("def test_alone(): raise KeyboardInterrupt")
+    args = ("-p", "no:randomly", "--shardcheck-html=page.html")
+    result = pytester.runpytest_inprocess(*args, no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert data_of((pytester.path / "page.html").read_text()) == ([], {})
+
+
 def test_collecting_writes_nothing(pytester):
     pytester.makepyfile("def test_alone(): pass")
     pytester.runpytest("-p", "no:randomly", "--shardcheck-html=page.html", "--collect-only")
