@@ -189,6 +189,7 @@ DRIFTS = {
         """
         from torch.distributed.fsdp import fully_shard
 
+
         @pytest.mark.world_size(2)
         def test_layers(device_mesh, shardcheck):
             model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
@@ -204,6 +205,7 @@ DRIFTS = {
     "A snapshot after a reshard was removed": (
         """
         from torch.distributed.fsdp import fully_shard
+
 
         @pytest.mark.world_size(2)
         def test_reshards(device_mesh, shardcheck):
@@ -286,7 +288,7 @@ def drifted(group: dict[str, tuple[str, tuple[str, str]]]) -> list[str]:
     sources = {title: dedented(source) for title, (source, _) in group.items()}
     edits = {title: edit for title, (_, edit) in group.items()}
     notes = {
-        title: f"\n# Recorded with --snapshot-update; then {before} became {after}.\n"
+        title: f"\n\n# Recorded with --snapshot-update; then {before} became {after}.\n"
         for title, (before, after) in edits.items()
     }
     return [
