@@ -45,6 +45,17 @@ def test_at_two_sizes(system, device_mesh, shardcheck, world):
     hold(system, device_mesh, shardcheck, world)
 
 
+@pytest.mark.skipif(bool(ALL), reason="all systems are simulated at four ranks")
+@pytest.mark.world_size(4, simulate=True, ranks="all")
+@pytest.mark.parametrize(
+    "system",
+    [s for s in SIMULATED if s.page == "pipelines" and s.sizes == (2, 4)],
+    ids=lambda system: system.id,
+)
+def test_pipelines_of_four(system, device_mesh, shardcheck, world):
+    hold(system, device_mesh, shardcheck, world)
+
+
 @over(4)
 def test_at_four_ranks(system, device_mesh, shardcheck, world):
     hold(system, device_mesh, shardcheck, world)
