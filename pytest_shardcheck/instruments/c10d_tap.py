@@ -13,7 +13,7 @@ Limits: what a backend does without the operators is not seen: calls on a backen
 (``group._get_backend(...)``), kernels of a user's own, stores. Calls under NCCL's group start and
 end (`_coalescing_manager(device=...)`, which `batch_isend_irecv` uses) are seen one by one. The
 cost is one Python call per collective, some microseconds. On fake tensors functional operators
-do not call ``c10d`` ones, and are not seen.
+do not call ``c10d`` ones, and are not seen, but in a simulated world (`simulation.mode`).
 """
 
 from __future__ import annotations

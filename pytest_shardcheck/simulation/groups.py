@@ -120,8 +120,9 @@ class _Answers:
         if name in _UNCHANGED or (name in _REDUCING and _is_of_reducer()):
             return None
         raise UsageError(
-            f"{name} in a simulated world on tensors that were made before the test: nobody "
-            "computes their values there. Make them inside the test, where tensors have none"
+            f"{name} in a simulated world on tensors with values (objects, or tensors that were "
+            "made before the test): nobody works out what they come to there. Make tensors inside "
+            "the test, where they have none; leave objects out with `if not world.simulated:`"
         )
 
     def _message(self, name: str, args: Sequence[Any], tensors: list[Tensor]) -> Work | None:

@@ -50,6 +50,7 @@ class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator on shapes alone."""
+        __tracebackhide__ = hide_from_users
         options = _without_index(kwargs or {})
         if FakeTensor not in types:
             if not types and self._is_real(func, args, options):
@@ -62,7 +63,6 @@ class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return self._communicate(func, args, options)
         elif func._schema.is_mutable:
             _refuse_writing_into_real(func, args)
-        __tracebackhide__ = hide_from_users
         try:
             return super().dispatch(func, types, args, options)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:

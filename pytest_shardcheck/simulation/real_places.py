@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import inspect
 import sys
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
 import torch
 import torch.distributed.utils
-from torch.distributed import _mesh_layout, device_mesh, distributed_c10d
+from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 # These pass an operator on; the function that called it stands behind them.
@@ -29,8 +30,6 @@ _PASSING_ON: Final = (
     "/torch/overrides.py",
     "/pytest_shardcheck/",
 )
-
-
 _OBJECTS: Final = (
     distributed_c10d.all_gather_object,
     distributed_c10d.broadcast_object_list,
@@ -53,8 +52,9 @@ class RealPlaces:
         Raises:
             AttributeError: This version of torch has others.
         """
-        self._files = frozenset({device_mesh.__file__, _mesh_layout.__file__})
-        # The function by which FSDP, too, is told that ranks agree is DDP's alone.
+        # By name: older versions of torch have no layouts.
+        layout = Path(device_mesh.__file__).with_name("_mesh_layout.py")
+        self._files = frozenset({device_mesh.__file__, str(layout)})
         self._codes: dict[CodeType, torch.dtype | None] = {
             **dict.fromkeys(map(_code_of, _OBJECTS)),
             torch.distributed.utils._verify_param_shape_across_processes.__code__: torch.int64,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_shardcheck.expectations import Expectation, judge, parse_expectation, with_ranks
-from pytest_shardcheck.vocabulary import WorldSpec
+from pytest_shardcheck.vocabulary import UsageError, WorldSpec
 
 PP_DP = (("pp", 4), ("dp", 4))
 WORLD = WorldSpec(size=16, named_axes=PP_DP, simulated=True)
@@ -39,6 +39,15 @@ def test_ranks_that_were_asked_for_and_those_that_a_marker_names() -> None:
     world = WorldSpec(size=16, simulated=True, ranks=(6,))
     assert with_ranks(world, []).running == (6,)
     assert with_ranks(world, [expect(rank=2)]).running == (2, 6)
+
+
+@pytest.mark.parametrize("argument", ["allocated", "reserved"])
+def test_what_an_allocator_would_say_is_refused(argument: str) -> None:
+    ceiling = expect(**{argument: "1 GB"})
+    with pytest.raises(UsageError, match=f"{argument}=.*nothing is allocated in a simulated world"):
+        with_ranks(WORLD, [ceiling])
+    assert with_ranks(WORLD, [expect(**{argument: 1, "world_size": 2})]).running == (0, 15)
+    assert with_ranks(WorldSpec(size=2), [ceiling]).running == (0, 1)
 
 
 def test_a_real_world_runs_all() -> None:

@@ -591,7 +591,7 @@ def test_simulated_worlds_have_ids_of_their_own_and_few_ranks(
         "test_both[world4]",
         "test_mesh[pp4xdp16-simulated]",
     ]
-    result = pytester.runpytest("--collect-only", "--shardcheck-max-ranks=4")
+    result = pytester.runpytest("--collect-only", "--shardcheck-max-ranks=4", "-p", "no:randomly")
     result.stdout.fnmatch_lines(["*test_all*: a world of 64 ranks was asked for; at most 4 may*"])
 
 

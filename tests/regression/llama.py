@@ -41,7 +41,7 @@ def llama(layers: int) -> Any:
     )
     torch.set_default_dtype(torch.bfloat16)  # of this rank's process, which ends with the test
     model = transformers.LlamaForCausalLM(config)
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     return model
 
 

@@ -62,7 +62,7 @@ def test_the_rank_that_is_behind_is_named(tmp_path):
         ring = Ring(ring_path(tmp_path, rank))
         for _ in range(calls):
             ring.returned(ring.issued(ALL_REDUCE, 0))
-    assert watchdog.last_collectives(tmp_path, 3)[-1].strip() == (
+    assert watchdog.last_collectives(tmp_path, range(3))[-1].strip() == (
         "rank 1 waits in all_reduce #5; rank 0 is 2 behind."
     )
 
@@ -71,13 +71,13 @@ def test_a_group_compares_only_the_ranks_that_used_it(tmp_path):
     for rank in range(2):
         ring = Ring(ring_path(tmp_path, rank))
         ring.issued(call("all_reduce", f"group{rank}", (rank, 2)), 0)
-    lines = "\n".join(watchdog.last_collectives(tmp_path, 2))
+    lines = "\n".join(watchdog.last_collectives(tmp_path, range(2)))
     assert "all_reduce #1 of group group0" in lines
     assert "behind" not in lines
 
 
 def test_nothing_is_said_where_nothing_was_issued(tmp_path):
-    assert watchdog.last_collectives(tmp_path, 4) == []
+    assert watchdog.last_collectives(tmp_path, range(4)) == []
 
 
 def test_a_call_that_was_refused_has_no_number(tmp_path):
@@ -105,7 +105,7 @@ def test_the_first_difference_leads(tmp_path):
         ring = Ring(ring_path(tmp_path, rank))
         ring.returned(ring.issued(call("barrier", ranks=(0, 1)), 0))
         ring.issued(call("all_reduce", ranks=(0, 1), dtype=dtype, shapes=((4,),), bytes=16), 0)
-    first, *_ = watchdog.last_collectives(tmp_path, 2)
+    first, *_ = watchdog.last_collectives(tmp_path, range(2))
     assert first == (
         "ranks disagree in the default group: call #2 is all_reduce of float32 [4] (16 B) on "
         "rank 0, all_reduce of int32 [4] (16 B) on rank 1"
@@ -118,6 +118,6 @@ def test_messages_name_their_peer(tmp_path):
     for _ in range(2):
         ring.returned(ring.issued(call("send", stream=stream), 0))
     Ring(ring_path(tmp_path, 1)).issued(call("recv", stream=stream), 0)
-    text = "\n".join(watchdog.last_collectives(tmp_path, 2))
+    text = "\n".join(watchdog.last_collectives(tmp_path, range(2)))
     assert "rank 1: recv #1 from rank 0 of group pp (not returned)" in text
     assert "rank 0 waits in send #2 to rank 1 of group pp; rank 1 is 1 behind." in text
