@@ -112,7 +112,7 @@ class SessionRunner:
         )
         return process, session
 
-    def __call__(self, files: dict[str, str], *args: str, timeout_s: float = 200) -> Session:
+    def __call__(self, files: dict[str, str], *args: str, timeout_s: float = 400) -> Session:
         """Run a session to its end; its output can be read whole only when nobody holds it open."""
         process, session = self.start(files, *args)
         try:

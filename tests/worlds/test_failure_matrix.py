@@ -10,6 +10,9 @@ from functools import partial
 
 import pytest
 
+# The first test waits for all sessions: minutes, where others keep the machine busy.
+pytestmark = pytest.mark.timeout(900)
+
 HEADER = """
     import contextlib, ctypes, faulthandler, os, signal, socket, sys, threading, time
     from pathlib import Path
@@ -434,7 +437,7 @@ def sessions(run_session):
                 {f"test_culprit_{culprit}.py": session_text(start)},
                 "-rA",
                 f"--shardcheck-start={start}",
-                timeout_s=280,
+                timeout_s=900,  # spawned worlds on a busy machine
             )
             for start, culprit in WORLDS
         }
