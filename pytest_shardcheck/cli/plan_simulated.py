@@ -105,6 +105,8 @@ def _estimates(arguments: argparse.Namespace) -> list[Simulated]:
         if names != (_DEFAULT,):
             raise UsageError(f"--no-reshard is of fsdp2 alone; seen --strategy {','.join(names)}")
         names = ("fsdp2-no-reshard",)
+    if not any(strategy_named(name).shards for name in names):
+        _refuse(arguments, ("hsdp_shard", "unit"), f"{','.join(names)} shards nothing")
     return [
         Simulated(
             model=arguments.model,

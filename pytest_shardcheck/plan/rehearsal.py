@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pytest_shardcheck.plan import models
 from pytest_shardcheck.plan.questions import ANSWER, Question, Reply, Sent, SimulatedStep
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Answer one question."""
-    question = Question.from_json(json.loads(sys.stdin.readline()))
-    Thread(target=_leave_with_the_session, daemon=True).start()
+    asking = os.fdopen(os.dup(0), encoding="utf-8")
+    question = Question.from_json(json.loads(asking.readline()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a model that reads finds nothing, and no lock
+    Thread(target=_leave_with, args=(asking,), daemon=True).start()
     reply = _reply(question)
     write_whole(Path(question.directory) / ANSWER, json.dumps(reply.to_json()))
     sys.stdout.flush()
@@ -42,8 +44,8 @@ def main() -> None:
     os._exit(0)  # as ranks do: no teardown of groups that have no peers
 
 
-def _leave_with_the_session() -> None:
-    sys.stdin.read()
+def _leave_with(asking: IO[str]) -> None:
+    asking.read()
     os._exit(1)
 
 
@@ -82,6 +84,8 @@ def rehearse(question: Question) -> SimulatedStep:
     Raises:
         UsageError: the model or the strategy is not what was expected.
     """
+    strategy = strategy_named(question.strategy)
+    build = models.find(question.model)  # first: where it is not there, nobody waits for torch
     import torch
 
     from pytest_shardcheck.instruments import c10d_tap
@@ -95,8 +99,6 @@ def rehearse(question: Question) -> SimulatedStep:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     rendezvous.install(Path(question.directory), simulated=True)
     c10d_tap.install()
-    build = models.find(question.model)
-    strategy = strategy_named(question.strategy)
     with simulation(Path(question.directory), question.rank, (question.rank,)):
         torch.distributed.init_process_group("gloo")
         meter = Meter(question.rank, "cpu")
