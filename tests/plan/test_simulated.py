@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -229,8 +232,6 @@ def test_wrong_calls(
 
 @pytest.fixture
 def _models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import textwrap
-
     (tmp_path / "planned_models.py").write_text(textwrap.dedent(MODELS))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(REGRESSION))
@@ -355,20 +356,18 @@ def test_a_process_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monke
             os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 def test_a_process_ends_with_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subprocess
-
     model = written("hanging_model", HANGS, tmp_path, monkeypatch)
     os.mkfifo(tmp_path / "pid")  # opening it waits until the model is there
     asks = f"from pytest_shardcheck.plan import Simulated\nSimulated(model={model!r}).footprint(2)"
     paths = os.pathsep.join(filter(None, sys.path))
     with subprocess.Popen(
-        [sys.executable, "-c", asks], env={**os.environ, "PYTHONPATH": paths}
+        [sys.executable, "-c", asks],
+        env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)},
     ) as asking:
         simulated = int((tmp_path / "pid").read_text())
         handle = os.pidfd_open(simulated)
         asking.kill()
-    import select
-
     assert select.select([handle], [], [], 60)[0], "the simulation goes on without its session"
     os.close(handle)
