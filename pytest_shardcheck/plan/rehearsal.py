@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import sys
 import traceback
 from collections import Counter
@@ -36,7 +37,7 @@ def main() -> None:
     asking = os.fdopen(os.dup(0), encoding="utf-8")
     question = Question.from_json(json.loads(asking.readline()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a model that reads finds nothing, and no lock
-    Thread(target=_leave_with, args=(asking,), daemon=True).start()
+    Thread(target=_leave_with, args=(asking, question.directory), daemon=True).start()
     reply = _reply(question)
     write_whole(Path(question.directory) / ANSWER, json.dumps(reply.to_json()))
     sys.stdout.flush()
@@ -44,8 +45,9 @@ def main() -> None:
     os._exit(0)  # as ranks do: no teardown of groups that have no peers
 
 
-def _leave_with(asking: IO[str]) -> None:
+def _leave_with(asking: IO[str], directory: str) -> None:
     asking.read()
+    shutil.rmtree(directory, ignore_errors=True)  # who made it can't any more
     os._exit(1)
 
 

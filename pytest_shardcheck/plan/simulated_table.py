@@ -54,7 +54,11 @@ def _block(plan: Plan, scale: Scale) -> Iterator[str]:
     yield plan.name + how
     yield f"{scale.unit} per GPU at the peak of a step (* within the limit):"
     steps = [_step(footprint) for footprint in plan.footprints]
-    names = [name for name in LIVE_CATEGORIES if any(name in one.at_peak for one in steps)]
+    names = [
+        name
+        for name in LIVE_CATEGORIES
+        if any(scale.shows(one.at_peak.get(name, 0)) for one in steps)
+    ]
     totals = (f"{scale.number(one.total)}{mark(one, plan.answer.limit)}" for one in plan.footprints)
     rows = [
         ["GPUs", *(f"{one.world:,} " for one in plan.footprints)],

@@ -44,9 +44,12 @@ class Scale:
 
     def size(self, size: int) -> str:
         """Write a size with the unit; to the byte where it would be rounded to nothing."""
-        number = self.number(size)
-        lost = size and not float(number.replace(",", ""))
-        return format_bytes(size) if lost else f"{number} {self.unit}"
+        lost = size and not self.shows(size)
+        return format_bytes(size) if lost else f"{self.number(size)} {self.unit}"
+
+    def shows(self, size: int) -> bool:
+        """Tell whether anything is left of a size when it is written in this unit."""
+        return bool(float(self.number(size).replace(",", "")))
 
 
 def given_size(given: int | str) -> str:
@@ -129,7 +132,8 @@ def _tried(answer: Answer, scale: Scale) -> str:
     over = scale.size(least.total - answer.limit)
     stay = [part for part in least.parts if not part.divided]
     held = sum(part.bytes for part in stay)
-    stays = f"{scale.size(held)} stay on every GPU ({_listed(stay, scale)})"
+    named = _listed([part for part in stay if scale.shows(part.bytes)], scale)
+    stays = f"{scale.size(held)} stay on every GPU" + (f" ({named})" if named else "")
     tried = f"at {_world(least)} {scale.size(least.total)} at the peak, {over} above the limit"
     if held > answer.limit:
         return f"never: {stays}; {tried}"
