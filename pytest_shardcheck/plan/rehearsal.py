@@ -90,30 +90,16 @@ def rehearse(question: Question) -> SimulatedStep:
     build = models.find(question.model)  # first: where it is not there, nobody waits for torch
     import torch
 
-    from pytest_shardcheck.instruments import c10d_tap
     from pytest_shardcheck.instruments.meter import Meter
     from pytest_shardcheck.simulation import simulation
 
-    torch.set_num_threads(1)
-    random.seed(SEED)
-    torch.default_generator.manual_seed(SEED)
-    os.environ.update(rendezvous.environment(question.rank, question.world, 0, os.environ))
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    rendezvous.install(Path(question.directory), simulated=True)
-    c10d_tap.install()
+    _become_rank(question)
     with simulation(Path(question.directory), question.rank, (question.rank,)):
         torch.distributed.init_process_group("gloo")
         meter = Meter(question.rank, "cpu")
         model, inputs = models.taken_apart(build())
         models.give_memory(model)
-        parameters = list(model.parameters())
-        about: dict[str, Any] = {
-            "parameters": sum(one.numel() for one in parameters),
-            "tensors": len(parameters),
-            "dtypes": tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
-            "ran": inputs is not None,
-        }
-        del parameters
+        about = {**_about(model), "ran": inputs is not None}
         units = models.units_of(model, question.units) if strategy.shards else []
         about["units"] = dict(Counter(type(unit).__name__ for unit in units))
         model = _sharded(model, units, strategy, question)
@@ -126,6 +112,32 @@ def rehearse(question: Question) -> SimulatedStep:
         reading = measurement.reading
         meter.close()
     return _step(reading, about)
+
+
+def _become_rank(question: Question) -> None:
+    """Give this process what a rank of a world has before its test."""
+    import torch
+
+    from pytest_shardcheck.instruments import c10d_tap
+
+    torch.set_num_threads(1)
+    random.seed(SEED)
+    torch.default_generator.manual_seed(SEED)
+    os.environ.update(rendezvous.environment(question.rank, question.world, 0, os.environ))
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    rendezvous.install(Path(question.directory), simulated=True)
+    c10d_tap.install()
+
+
+def _about(model: nn.Module) -> dict[str, Any]:
+    """Describe the model before it is sharded; no reference to a parameter is left behind."""
+    parameters = list(model.parameters())
+    dtypes = {str(one.dtype).removeprefix("torch.") for one in parameters}
+    return {
+        "parameters": sum(one.numel() for one in parameters),
+        "tensors": len(parameters),
+        "dtypes": tuple(sorted(dtypes)),
+    }
 
 
 def _sharded(
