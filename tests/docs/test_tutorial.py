@@ -40,8 +40,8 @@ def test_the_plan_has_the_known_figures() -> None:
         name: cells for name, *cells in (re.split(r"  +", row.strip()) for row in lines(output))
     }
     at = rows["GPUs"].index("64")
-    assert float(rows["total"][at].rstrip("*")) == pytest.approx(16.767 * 1.024**3, rel=0.01)
-    assert float(rows["state between steps"][at]) == pytest.approx(8.030 * 1.024**3, rel=0.01)
+    assert float(rows["total"][at].rstrip("*")) == pytest.approx(16.767 * 1.024**3, abs=0.06)
+    assert float(rows["state between steps"][at]) == pytest.approx(8.030 * 1.024**3, abs=0.06)
     assert rows["all_gather calls"][at] == "162"
     assert rows["reduce_scatter calls"][at] == "81"
 
