@@ -1,4 +1,4 @@
-"""`shardcheck plan`: how many GPUs a model needs, by closed form. No torch here."""
+"""`shardcheck plan`: how many GPUs a model needs, by closed form or simulation. No torch here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_shardcheck.cli.plan_activations import Variant, add_activations, variants
+from pytest_shardcheck.cli.plan_simulated import (
+    add_model,
+    add_simulation,
+    check_no_simulation,
+    run_simulation,
+)
 from pytest_shardcheck.cli.values import a_count, a_size, counts, words
 from pytest_shardcheck.formulas import NO_OPTIMIZER, OPTIMIZERS, Accounting, accounting
 from pytest_shardcheck.plan.chart import check_chart, save_chart
@@ -25,7 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAME: Final = "plan"
-HELP: Final = "Say how many GPUs a model needs under a limit of memory, by closed form."
+HELP: Final = (
+    "Say how many GPUs a model needs under a limit of memory: by closed form (--params), or by "
+    "simulating a step of it (--model)."
+)
 _NONE: Final = "none"
 
 
@@ -37,24 +46,21 @@ class _Asked:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        "--params", type=a_count, required=True, metavar="N", help="parameters, such as 70e9"
-    )
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--params", type=a_count, metavar="N", help="parameters, such as 70e9")
+    add_model(asked)
     parser.add_argument(
         "--limit", type=a_size, required=True, metavar="SIZE", help='of one GPU, such as "80 GB"'
     )
+    add_simulation(parser)
     group = parser.add_argument_group("bytes of a parameter")
-    group.add_argument("--weights", default="fp16", metavar="DTYPE", help="fp16")
+    group.add_argument("--weights", metavar="DTYPE", help="fp16")
     group.add_argument("--grads", metavar="DTYPE", help="as the weights")
     group.add_argument(
         "--moments", type=words, metavar="DTYPE", help="fp32; one for each, such as bf16,fp32"
     )
-    group.add_argument(
-        "--master", default="auto", metavar="DTYPE", help="fp32 with narrower weights; or none"
-    )
-    group.add_argument(
-        "--optimizer", default="adamw", choices=(*OPTIMIZERS, NO_OPTIMIZER), help="adamw"
-    )
+    group.add_argument("--master", metavar="DTYPE", help="fp32 with narrower weights; or none")
+    group.add_argument("--optimizer", choices=(*OPTIMIZERS, NO_OPTIMIZER), help="adamw")
     group = parser.add_argument_group("ways to shard")
     group.add_argument("--stage", type=words, metavar="LIST", help="ZeRO stages (0,1,2,3)")
     group.add_argument(
@@ -63,13 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hsdp-replicate", type=counts, default=(), metavar="LIST", help="numbers of replicas"
     )
-    group.add_argument("--tensor-parallel", type=a_count, default=1, metavar="N", help="1")
+    group.add_argument("--tensor-parallel", type=a_count, metavar="N", help="1")
     group.add_argument("--world", type=counts, metavar="LIST", help="GPUs to show, as 8,16,64")
     group = parser.add_argument_group("other memory")
     group.add_argument(
         "--buffers",
         type=a_size,
-        default="0 B",
         metavar="SIZE",
         help="of each GPU: buckets, gathered layers, the CUDA context, fragmentation",
     )
@@ -85,6 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the plans, and draw them where a chart is asked for."""
     if arguments.chart is not None:
         check_chart(arguments.chart)  # before anything is printed
+    if arguments.model is not None:
+        return run_simulation(arguments)
+    check_no_simulation(arguments)
+    arguments.tensor_parallel = arguments.tensor_parallel or 1
     each = _accounting(arguments)
     asked = _asked(arguments, each)
     limit: str = arguments.limit
@@ -113,11 +122,11 @@ def _other_sizes(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _accounting(arguments: argparse.Namespace) -> Accounting:
     return accounting(
-        weights=arguments.weights,
+        weights=arguments.weights or "fp16",
         grads=arguments.grads,
         moments=arguments.moments,
-        master=None if arguments.master == _NONE else arguments.master,
-        optimizer=arguments.optimizer,
+        master=None if arguments.master == _NONE else arguments.master or "auto",
+        optimizer=arguments.optimizer or "adamw",
     )
 
 
@@ -128,7 +137,7 @@ def _asked(arguments: argparse.Namespace, each: Accounting) -> list[_Asked]:
             "params": arguments.params,
             "accounting": each,
             "activations": variant.activations,
-            "buffers": parse_size(arguments.buffers),
+            "buffers": parse_size(arguments.buffers or 0),
             "tensor_parallel": arguments.tensor_parallel,
         }
         ways = [

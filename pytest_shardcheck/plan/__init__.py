@@ -1,4 +1,4 @@
-"""Plan how many GPUs a model needs, by closed form.
+"""Plan how many GPUs a model needs, by closed form or by simulation.
 
 ```python
 from pytest_shardcheck import plan
@@ -20,15 +20,19 @@ from pytest_shardcheck.formulas import (
 )
 from pytest_shardcheck.plan.chart import save_chart
 from pytest_shardcheck.plan.closed_form import ClosedForm
-from pytest_shardcheck.plan.document import document
+from pytest_shardcheck.plan.document import document, simulated_document
 from pytest_shardcheck.plan.footprint import Estimate, Footprint, Part, ShrinkingEstimate
+from pytest_shardcheck.plan.questions import Sent, SimulatedStep
 from pytest_shardcheck.plan.search import (
     Answer,
     Plan,
     first_that_fits,
     plan_closed_form,
+    plan_simulated,
     smallest_world,
 )
+from pytest_shardcheck.plan.simulated import Simulated
+from pytest_shardcheck.plan.simulated_table import simulated_heading, simulated_tables
 from pytest_shardcheck.plan.table import heading, tables
 
 __all__ = [
@@ -41,14 +45,21 @@ __all__ = [
     "Footprint",
     "Part",
     "Plan",
+    "Sent",
     "ShrinkingEstimate",
+    "Simulated",
+    "SimulatedStep",
     "Transformer",
     "accounting",
     "document",
     "first_that_fits",
     "heading",
     "plan_closed_form",
+    "plan_simulated",
     "save_chart",
+    "simulated_document",
+    "simulated_heading",
+    "simulated_tables",
     "smallest_world",
     "tables",
     "transformer_activations",

@@ -108,6 +108,9 @@ def draw(plans: Sequence[Plan], *, limit: int | str, title: str) -> Figure:
             color=colours[plan.name],
             linestyle=_cycled(_DASHES, variants.index(plan.variant)),
             linewidth=2,
+            # A formula has all worlds; of a simulation nothing is known between its points.
+            marker="o" if plan.answer.least.step is not None else "",
+            markersize=4,
         )
     ceiling = parse_size(limit) / unit
     axes.axhline(ceiling, color=_RED, linewidth=1.2, zorder=1.5)

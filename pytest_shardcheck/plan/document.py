@@ -20,18 +20,27 @@ def document(
     plans: Sequence[Plan], *, params: int, accounting: Accounting, limit: int | str
 ) -> dict[str, Any]:
     """Return the question and every plan's answer and footprints."""
+    each = {
+        "name": accounting.name,
+        "bytes_per_parameter": accounting.bytes_per_parameter,
+        "components": [
+            {"name": one.name, "dtype": one.dtype, "bytes": one.size}
+            for one in accounting.components
+        ],
+    }
+    return _document(plans, {"params": params, "accounting": each}, limit)
+
+
+def simulated_document(plans: Sequence[Plan], *, model: str, limit: int | str) -> dict[str, Any]:
+    """Return the same of a model that was simulated; its footprints have the `step` of a rank."""
+    return _document(plans, {"model": model}, limit)
+
+
+def _document(plans: Sequence[Plan], asked: dict[str, Any], limit: int | str) -> dict[str, Any]:
     scale = Scale.of(limit)
     return {
         "schema_version": SCHEMA_VERSION,
-        "params": params,
-        "accounting": {
-            "name": accounting.name,
-            "bytes_per_parameter": accounting.bytes_per_parameter,
-            "components": [
-                {"name": one.name, "dtype": one.dtype, "bytes": one.size}
-                for one in accounting.components
-            ],
-        },
+        **asked,
         "limit": plans[0].answer.limit if plans else None,
         "plans": [_plan(plan, scale) for plan in plans],
     }
@@ -52,6 +61,7 @@ def _plan(plan: Plan, scale: Scale) -> dict[str, Any]:
 
 
 def _footprint(footprint: Footprint, limit: int) -> dict[str, Any]:
+    step = {} if footprint.step is None else {"step": footprint.step.to_json()}
     return {
         "world": footprint.world,
         "shards": footprint.shards,
@@ -60,4 +70,5 @@ def _footprint(footprint: Footprint, limit: int) -> dict[str, Any]:
         "state": footprint.state,
         "fits": footprint.total <= limit,
         "parts": {part.name: part.bytes for part in footprint.parts},
+        **step,
     }

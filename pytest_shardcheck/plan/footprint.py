@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_shardcheck.plan.questions import SimulatedStep
 from pytest_shardcheck.vocabulary.plain import Plain
 
 
@@ -22,13 +23,15 @@ class Footprint(Plain):
     """What the GPU that holds most has at its peak, in a world of `world` GPUs.
 
     Their product with the tensor-parallel size is the world: `shards` hold the state of one model
-    together, `replicas` do the same beside each other.
+    together, `replicas` do the same beside each other. `step` is what a simulation measured, which
+    tells its state at rest from its peak; None of a closed form.
     """
 
     world: int
     shards: int
     replicas: int
     parts: tuple[Part, ...]
+    step: SimulatedStep | None = None
 
     @property
     def total(self) -> int:
@@ -38,6 +41,8 @@ class Footprint(Plain):
     @property
     def state(self) -> int:
         """Return the bytes of the model state: what there is between steps."""
+        if self.step is not None:
+            return self.step.state
         return sum(part.bytes for part in self.parts if part.name not in TRANSIENT)
 
 
@@ -45,6 +50,8 @@ class Footprint(Plain):
 ACTIVATIONS = "activations"
 RECOMPUTED = "recomputed activations"
 BUFFERS = "buffers"
+# Of a simulation, those of modules: they are model state.
+MODULE_BUFFERS = "module buffers"
 TRANSIENT = frozenset({ACTIVATIONS, RECOMPUTED, BUFFERS})
 
 

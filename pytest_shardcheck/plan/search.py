@@ -73,14 +73,20 @@ def first_that_fits(estimate: Estimate, *, limit: int | str, worlds: Sequence[in
         UsageError: the limit is no size, or `worlds` is empty.
     """
     ceiling = _ceiling(limit)
-    tried = []
+    tried: list[Footprint] = []
     for world in sorted(set(worlds)):
         tried.append(estimate.footprint(world))
         if tried[-1].total <= ceiling:
-            return Answer(limit=ceiling, fits=tried[-1], least=tried[-1])
+            break
+    return _answer_of(tried, ceiling)
+
+
+def _answer_of(tried: Sequence[Footprint], ceiling: int) -> Answer:
     if not tried:
         raise UsageError("there is no world to try; expected at least one size")
-    return Answer(limit=ceiling, fits=None, least=min(tried, key=lambda one: one.total))
+    least = min(tried, key=lambda one: one.total)
+    fits = next((one for one in tried if one.total <= ceiling), None)
+    return Answer(limit=ceiling, fits=fits, least=least)
 
 
 def _ceiling(limit: int | str) -> int:
@@ -136,3 +142,14 @@ def plan_closed_form(
         answer=smallest_world(estimate, limit=limit),
         footprints=tuple(estimate.footprint(world) for world in sorted(set(worlds))),
     )
+
+
+def plan_simulated(estimate: Estimate, *, limit: int | str, worlds: Sequence[int]) -> Plan:
+    """Answer for one way to shard by trying all of `worlds`, smallest first.
+
+    Raises:
+        UsageError: the limit is no size, there is no world to try, or one of them can't be.
+    """
+    ceiling = _ceiling(limit)
+    tried = tuple(estimate.footprint(world) for world in sorted(set(worlds)))
+    return Plan(name=estimate.name, answer=_answer_of(tried, ceiling), footprints=tried)

@@ -44,9 +44,12 @@ class Scale:
 
     def size(self, size: int) -> str:
         """Write a size with the unit; to the byte where it would be rounded to nothing."""
-        number = self.number(size)
-        lost = size and not float(number.replace(",", ""))
-        return format_bytes(size) if lost else f"{number} {self.unit}"
+        lost = size and not self.shows(size)
+        return format_bytes(size) if lost else f"{self.number(size)} {self.unit}"
+
+    def shows(self, size: int) -> bool:
+        """Tell whether anything is left of a size when it is written in this unit."""
+        return bool(float(self.number(size).replace(",", "")))
 
 
 def given_size(given: int | str) -> str:
@@ -95,6 +98,8 @@ def tables(plans: Sequence[Plan], *, limit: int | str) -> list[str]:
 
 def answer_line(answer: Answer, scale: Scale) -> str:
     """Say from which world on it fits, with what one GPU holds there; or never, and why."""
+    if answer.least.step is not None:
+        return _tried(answer, scale)
     if answer.fits is None:
         return _never(answer, scale)
     room = answer.limit - answer.fits.total
@@ -117,6 +122,24 @@ def _never(answer: Answer, scale: Scale) -> str:
     return f"never: {stays}{rest}, {over} above the limit{hint}"
 
 
+def _tried(answer: Answer, scale: Scale) -> str:
+    """Say which of the simulated worlds fits: between and beyond them nothing is known."""
+    if answer.fits is not None:
+        room = scale.size(answer.limit - answer.fits.total)
+        total = scale.size(answer.fits.total)
+        return f"fits at {_world(answer.fits)}: {total} at the peak, {room} to spare"
+    least = answer.least
+    over = scale.size(least.total - answer.limit)
+    stay = [part for part in least.parts if not part.divided]
+    held = sum(part.bytes for part in stay)
+    named = _listed([part for part in stay if scale.shows(part.bytes)], scale)
+    stays = f"{scale.size(held)} stay on every GPU" + (f" ({named})" if named else "")
+    tried = f"at {_world(least)} {scale.size(least.total)} at the peak, {over} above the limit"
+    if held > answer.limit:
+        return f"never: {stays}; {tried}"
+    return f"in none of these worlds: {tried}; {stays}, so a larger world may fit"
+
+
 def _world(footprint: Footprint) -> str:
     gpus = "1 GPU" if footprint.world == 1 else f"{footprint.world:,} GPUs"
     if footprint.replicas == 1 or footprint.shards == 1:
@@ -137,7 +160,7 @@ def _overview(plans: Sequence[Plan], variants: Sequence[str]) -> list[str]:
         return "never" if world is None else f"{world:,}"
 
     rows = [(variant, *(cell(variant, name) for name in names)) for variant in variants]
-    return ["", "smallest world:", *_laid_out([("", *names), *rows])]
+    return ["", "smallest world:", *laid_out([("", *names), *rows])]
 
 
 def _block(plans: Sequence[Plan], scale: Scale) -> Iterator[str]:
@@ -148,7 +171,7 @@ def _block(plans: Sequence[Plan], scale: Scale) -> Iterator[str]:
         # The star hangs beyond the column, so that digits stand below digits.
         names = [f"{plan.name} " for plan in plans]
         rows = _part_rows(plans, worlds[0], scale) if of_one else _world_rows(plans, worlds, scale)
-        yield from _laid_out([["" if of_one else "GPUs", *names], *rows])
+        yield from laid_out([["" if of_one else "GPUs", *names], *rows])
         yield ""
     width = max(len(plan.name) for plan in plans)
     for plan in plans:
@@ -173,11 +196,16 @@ def _cell(plan: Plan, world: int, scale: Scale) -> str:
     footprint = plan.at(world)
     if footprint is None:
         return "- "
-    mark = _FITS if footprint.total <= plan.answer.limit else " "
-    return f"{scale.number(footprint.total)}{mark}"
+    return f"{scale.number(footprint.total)}{mark(footprint, plan.answer.limit)}"
 
 
-def _laid_out(rows: Sequence[Sequence[str]]) -> list[str]:
+def mark(footprint: Footprint, limit: int) -> str:
+    """Return the star of a footprint within the limit, else the space that it would take."""
+    return _FITS if footprint.total <= limit else " "
+
+
+def laid_out(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, their columns flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         (
