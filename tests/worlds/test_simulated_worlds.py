@@ -135,6 +135,17 @@ WORLDS = """
         assert measured.reading.memory.params == (64 + 8 + 16) * 2
 
     @simulated(2, ranks=[0])
+    def test_from_the_meta_device(world, shardcheck):
+        with torch.device("meta"):
+            model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        model.to_empty(device="cpu")
+        assert model[0].weight.device.type == "cpu"
+        with shardcheck.measure(model) as measured:
+            model(torch.randn(3, 8)).sum().backward()
+        memory = measured.reading.memory
+        assert (memory.params, memory.grads, memory.buffers) == (352, 352, 2 * 32 + 8)
+
+    @simulated(2, ranks=[0])
     def test_compiled_by_aot_eager(process_group):
         double = torch.compile(lambda x: x * 2, backend="aot_eager")
         assert double(torch.randn(4)).shape == (4,)
@@ -154,6 +165,7 @@ PASSING = {
     "test_of_both_kinds[world4-simulated]",
     "test_objects_travel[world3-simulated]",
     "test_conversions[world2-simulated]",
+    "test_from_the_meta_device[world2-simulated]",
     "test_compiled_by_aot_eager[world2-simulated]",
     "test_random_numbers[world2-simulated]",
 }
