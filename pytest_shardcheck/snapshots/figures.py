@@ -120,7 +120,7 @@ def natural(text: str) -> list[tuple[int, str]]:
 
 def _saved(saved: SavedReading | None) -> dict[str, Any]:
     # As the markers: where hooks could not see, or came too late, nothing was measured.
-    if saved is None or saved.unseen or (saved.backward and not (saved.packs or saved.packed)):
+    if saved is None or not saved.measured:
         return {}
     names = ("packed", "count", "bytes", "storage_bytes", "at_forward_end")
     return {name: getattr(saved, name) for name in names}
