@@ -80,7 +80,7 @@ def documents(records: Iterable[SnapshotRecord], *, only_failing: bool) -> dict[
     for record in records:
         by_file.setdefault(record.file, []).append(record)
     return {
-        file: Document(torch=its[0].torch, snapshots={r.name: r.ranks for r in its})
+        file: Document(torch=its[0].torch, snapshots={r.name: r.ranks for r in its if r.ranks})
         for file, its in sorted(by_file.items())
         if not only_failing or _failed(its)
     }

@@ -172,7 +172,8 @@ class SnapshotKeeper:
         outcome = extension.settle(item, held.text, matched=held.matched)
         if outcome not in ("created", "updated"):
             return held
-        written = tuple(replace(record, outcome=outcome) for record in held.records)
+        there = (record for record in held.records if record.ranks)
+        written = tuple(replace(record, outcome=outcome) for record in there)
         return replace(held, records=written)
 
     def discovered(self) -> Iterable[Path]:
@@ -184,7 +185,7 @@ class SnapshotKeeper:
         known = self._ownership()
         for path in self._all():
             folder = PurePosixPath(path.parent.relative_to(self.directory).as_posix())
-            if known.may_be_unused(folder, path.name, self._has_test_file):
+            if known.may_be_unused(folder, path.name, self._has_test_file) and _is_ours(path):
                 yield path
 
     def _without_snapshots(self, item: pytest.Item) -> None:
@@ -259,6 +260,17 @@ class SnapshotKeeper:
         return [path for path in files if not path.name.startswith(".") and path.is_file()]
 
 
+def _is_ours(path: Path) -> bool:
+    """Tell whether we wrote a file: the folder may hold others, that are nobody's to delete."""
+    from pytest_shardcheck.snapshots import read
+    from pytest_shardcheck.vocabulary.errors import UsageError
+
+    try:
+        return read(path, path.name) is not None
+    except UsageError:
+        return False
+
+
 def _without_repetition(item: pytest.Item) -> str:
     """Return the name of an item without what pytest-repeat adds: each time is the same test."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
@@ -278,9 +290,12 @@ def _records(
             return "missing"
         return "different" if name in different else "matched"
 
+    # What is recorded and was not taken has no ranks.
+    gone = sorted(different - document.snapshots.keys())
+    ranks_of = {**document.snapshots, **{name: {} for name in gone}}
     return tuple(
         SnapshotRecord(
             name=name, file=file, outcome=outcome(name), ranks=ranks, torch=document.torch
         )
-        for name, ranks in document.snapshots.items()
+        for name, ranks in ranks_of.items()
     )

@@ -201,7 +201,7 @@ def _of_reading(reading: Reading) -> Iterator[tuple[str, int]]:
         for operation in reading.collectives:
             yield f"{operation}{_CALLS}", reading.collectives[operation].count
         yield _WIRE, reading.collectives.total.wire_bytes
-    if reading.saved is not None:
+    if reading.saved is not None and reading.saved.measured:
         yield "saved activations", reading.saved.bytes
 
 

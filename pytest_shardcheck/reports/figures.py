@@ -171,6 +171,7 @@ def _figures(reading: Reading, device: str, ceiling: int | None) -> Figures:
     if device != reading.memory.device:
         return Figures(**held, state=state.state, live=end, peak=peak)
     total = None if reading.collectives.unknown else reading.collectives.total
+    saved = reading.saved
     return Figures(
         **held,
         state=state.state,
@@ -179,7 +180,7 @@ def _figures(reading: Reading, device: str, ceiling: int | None) -> Figures:
         ceiling=ceiling,
         calls=None if total is None else total.count,
         wire=None if total is None else total.wire_bytes,
-        saved=None if reading.saved is None else reading.saved.bytes,
+        saved=saved.bytes if saved is not None and saved.measured else None,
     )
 
 

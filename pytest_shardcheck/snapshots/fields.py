@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pytest_shardcheck.expectations.usage import suggestion
 from pytest_shardcheck.expectations.values import Tolerance, parse_tolerance
-from pytest_shardcheck.snapshots.figures import COUNTS
+from pytest_shardcheck.snapshots.figures import COUNTS, READING_PATHS
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.units import parse_size
 
@@ -69,9 +69,14 @@ def _closeness(name: str, path: Path) -> tuple[int, int]:
 
     "peak" is closer to memory.peak than "memory", and "memory.peak" than "peak".
     """
-    names = tuple(name.split("."))
-    ends = [end for end in range(1, len(path) + 1) if path[max(0, end - len(names)) : end] == names]
-    return (ends[-1], len(names)) if ends else (0, 0)
+    # A name may have dots of its own: that of a parameter.
+    reached = (
+        (end, end - start)
+        for end in range(1, len(path) + 1)
+        for start in range(end)
+        if ".".join(path[start:end]) == name
+    )
+    return max(reached, default=(0, 0))
 
 
 class Asked(NamedTuple):
@@ -128,8 +133,7 @@ def _field(
 ) -> str:
     if not isinstance(name, str):
         raise UsageError(f"shardcheck.snapshot({argument}={name!r}): a field is a str")
-    right = all(part in known for part in name.split("."))
-    if right or any(matches(name, path) for path in paths):
+    if any(matches(name, path) for path in (*paths, *(READING_PATHS if known else ()))):
         return name
     there = list(dict.fromkeys(".".join(path[:2]) for path in paths))
     listed = ", ".join(there[:_MOST_LISTED]) + (", ..." if len(there) > _MOST_LISTED else "")

@@ -24,16 +24,22 @@ if TYPE_CHECKING:
     from pytest_shardcheck.vocabulary.saved import SavedReading
 
 COUNTS: Final = ("count", "packed", "calls")
-# Names that a reading may have and this one may lack.
-READING_FIELDS: Final = frozenset(
-    {
-        *("memory", "state", "live", "peak", "at_peak", "on", "cpu", "cuda"),
-        *CATEGORIES,
-        *LIVE_CATEGORIES,
-        *("collectives", "count", "bytes", "wire_bytes", "calls"),
-        *("saved", "packed", "storage_bytes", "at_forward_end"),
-    }
+_SAVED: Final = ("packed", "count", "bytes", "storage_bytes", "at_forward_end")
+# What a reading may have and this one may lack; groups and operations have names of their own.
+READING_PATHS: Final = (
+    *(
+        (*where, *figure)
+        for where in (("memory",), ("memory", "on", "cpu"), ("memory", "on", "cuda"))
+        for figure in (
+            *(("state", name) for name in CATEGORIES),
+            *(("at_peak", name) for name in LIVE_CATEGORIES),
+            *(("live",), ("peak",)),
+        )
+    ),
+    *((name,) for name in ("collectives", "count", "bytes", "wire_bytes", "calls")),
+    *(("saved", name) for name in _SAVED),
 )
+READING_FIELDS: Final = frozenset(name for path in READING_PATHS for name in path)
 
 
 def figures_of(reading: Reading) -> dict[str, Any]:
@@ -120,10 +126,9 @@ def natural(text: str) -> list[tuple[int, str]]:
 
 def _saved(saved: SavedReading | None) -> dict[str, Any]:
     # As the markers: where hooks could not see, or came too late, nothing was measured.
-    if saved is None or saved.unseen or (saved.backward and not (saved.packs or saved.packed)):
+    if saved is None or not saved.measured:
         return {}
-    names = ("packed", "count", "bytes", "storage_bytes", "at_forward_end")
-    return {name: getattr(saved, name) for name in names}
+    return {name: getattr(saved, name) for name in _SAVED}
 
 
 def plain_value(value: object) -> Any:

@@ -37,3 +37,8 @@ class SavedReading(SavedBytes):
     backward: bool = False
     unseen: tuple[str, ...] = ()
     phases: Mapping[str, SavedBytes] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> bool:
+        """Tell whether the hooks saw what was saved: where they did not, a zero is no figure."""
+        return not self.unseen and not (self.backward and not (self.packs or self.packed))

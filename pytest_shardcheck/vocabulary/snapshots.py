@@ -38,7 +38,8 @@ class SnapshotRecord(Plain):
     """Hold one snapshot of a world that ended well, and how it stood to what was recorded.
 
     `file` is its path from rootdir, with "/" on every platform; a test's snapshots share one.
-    `ranks` maps ranks in words ("ranks 0-3") to what each of them had, as the file keeps it.
+    `ranks` maps ranks in words ("ranks 0-3") to what each of them had, as the file keeps it; it is
+    empty where the snapshot is recorded and no rank took it.
     """
 
     name: str

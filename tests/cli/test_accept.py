@@ -71,6 +71,16 @@ def test_every_file_is_what_the_run_would_have_written(project, capsys):
     }  # fmt: skip
 
 
+def test_a_snapshot_that_no_rank_takes_any_more_leaves_the_file(project):
+    both = {"step": {"ranks 0-1": 1}, "gone": {"ranks 0-1": 1}}
+    write_whole(project / SAME, Document(torch="2.13.0", snapshots=both).to_text())
+    gone = SnapshotRecord(name="gone", file=SAME, outcome="different", ranks={}, torch="2.14.0")
+    path = report(project, snapshot(SAME, "matched"), gone)
+    assert main(["accept", path, "--only-failing"]) == 0
+    step = Document(torch="2.14.0", snapshots={"step": {"ranks 0-1": 1}})
+    assert written(project) == {SAME: step.to_text()}
+
+
 def test_nothing_that_failed_is_nothing_written(project, capsys):
     assert main(["accept", report(project, snapshot(SAME, "matched")), "--only-failing"]) == 0
     assert capsys.readouterr().out == "0 files written\n"

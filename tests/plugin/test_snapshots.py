@@ -258,13 +258,24 @@ PARTS = """
 def test_running_a_part_touches_that_part(project):
     project.write("tests/test_a.py", PARTS)
     project.write("tests/test_b.py", PARTS.replace("test_one", "test_four"))
-    project.write("snapshots/tests/test_deleted/test_x[world1]@cpu.json", "{}")
+    project.write(
+        "snapshots/tests/test_deleted/test_x[world1]@cpu.json",
+        '{"schema": 1, "torch": "2.13.0", "snapshots": {}}',
+    )
     project.write("snapshots/tests/test_a/test_one[world1-0]@cuda.json", "{}")
     status, out = project.run("--snapshot-update")
     # What a test file left that is there no more is unused; another machine's snapshot is not.
     assert counts(out) == "10 snapshots generated. 1 unused snapshot deleted.", out
     assert status == 0
     assert len(project.files()) == 11
+    # Nor is what somebody else keeps there.
+    foreign = {"config.json": '{"layers": 2}', "models/notes.json": "[1]", "x@cpu.json": "{"}
+    for name, text in foreign.items():
+        project.write(f"snapshots/{name}", text)
+    assert counts(project.run("--snapshot-update")[1]) == "10 snapshots passed."
+    for name, text in foreign.items():
+        assert (project.directory / name).read_text() == text
+        (project.directory / name).unlink()
 
     def updated(*args, later):
         before = project.files()

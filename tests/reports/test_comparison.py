@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_shardcheck.reports.comparison_text import as_markdown, as_text
 from pytest_shardcheck.reports.recording import Recording
 from pytest_shardcheck.vocabulary import LiveBytes, MemoryReading, Reading
 from pytest_shardcheck.vocabulary.collectives import CollectivesReading
+from pytest_shardcheck.vocabulary.saved import SavedReading
 
 LIVE = (100, 100, 1000)
 
@@ -86,6 +88,15 @@ def test_a_tolerance_is_a_share_of_what_was(after, tolerance, where):
     sorted_into = dict(zip(("worse", "better", "close", "equal"), counts, strict=True))
     assert sorted_into == {**dict.fromkeys(sorted_into, 0), where: 1}
     assert its.passes(strict=True) == (where != "worse")
+
+
+@pytest.mark.parametrize(
+    "unseen", [SavedReading(unseen=("torch.func.grad",)), SavedReading(backward=True)]
+)
+def test_saved_activations_that_no_hook_could_see_are_lost_and_not_better(unseen):
+    its = compared(ran(step(saved=50)), ran(replace(step(), saved=unseen)))
+    assert words(its.lost) == [("step", (0,), "saved activations", 50, None)]
+    assert (its.better, its.passes(strict=False)) == ((), False)
 
 
 def test_what_came_from_nothing_is_worse_whatever_the_tolerance():

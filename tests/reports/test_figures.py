@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from made import ceiling, reading, record
 
 from pytest_shardcheck.reports.figures import near_ceilings, region_lines
+from pytest_shardcheck.vocabulary.saved import SavedReading
 
 
 @pytest.mark.parametrize(
@@ -13,6 +16,12 @@ from pytest_shardcheck.reports.figures import near_ceilings, region_lines
 def test_a_ceiling_is_near_from_95_percent_on_and_only_where_it_is_kept(measured, limit, near):
     its = record([reading(0)], verdicts=(ceiling({0: 1, 1: measured}, limit),))
     assert len(near_ceilings(its)) == (near if measured <= limit else 0)
+
+
+def test_saved_activations_that_no_hook_could_see_are_no_figure():
+    unseen = replace(reading(0), saved=SavedReading(packed=1, packs=1, unseen=("vmap",)))
+    (line,) = region_lines(record([unseen, reading(1, region="other", saved=0)]))[:1]
+    assert line.figures.saved is None
 
 
 def test_exact_markers_have_no_ceiling():

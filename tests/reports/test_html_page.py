@@ -184,9 +184,12 @@ def test_what_was_not_measured_is_no_zero():
         region="step",
         memory=MemoryReading(),
         collectives=CollectivesReading(unknown=("x",)),
+        saved=SavedReading(unseen=("torch.func.grad",)),
     )
     (row,) = rows_of(record(readings=(unknown,)))
-    assert (row["collectives"], row["wire"], row["peak"]) == (None, None, None)
+    figures = ("collectives", "wire", "peak", "saved")
+    assert [row[name] for name in figures] == [None] * 4
+    assert row["regions"][0]["saved"] is None
 
 
 def test_no_world_at_all():

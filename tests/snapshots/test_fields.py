@@ -41,6 +41,19 @@ def test_a_field_is_one_name_on_the_path_or_several_side_by_side(name, path, rig
     assert matches(name, path) is right
 
 
+def test_a_name_with_dots_of_its_own_is_a_field():
+    asked = parse_rules(Asked(tolerance={"0.weight": "1%"}), {"norm": {"0.weight": 1.5}})
+    assert asked.tolerance(("norm", "0.weight"), 0) == Fraction(1, 100)
+    assert matches("norm.0.weight", ("norm", "0.weight"))
+    assert not matches("0", ("norm", "0.weight"))
+
+
+@pytest.mark.parametrize("name", ["memory.params", "saved.peak", "collectives.count"])
+def test_names_of_a_reading_that_never_stand_side_by_side_are_no_field(name):
+    with pytest.raises(UsageError, match="there is no such field"):
+        rules(only=["peak", name])
+
+
 def test_only_and_exclude():
     assert rules(only="memory").keeps(PEAK)
     assert not rules(only="memory").keeps(COUNT)

@@ -39,7 +39,7 @@ def row_of(record: WorldRecord) -> Row:
         "use": _use(record.verdicts),
         "collectives": _largest_sum(record.by_rank, _count),
         "wire": _largest_sum(record.by_rank, _wire_bytes),
-        "saved": _largest(r.saved.bytes for r in readings if r.saved is not None),
+        "saved": _largest(_saved(reading) for reading in readings),
         "failure": record.failure,
         "regions": [_region(reading) for reading in readings],
         "ceilings": [line for verdict in record.verdicts for line in _ceilings(verdict)],
@@ -56,7 +56,7 @@ def _region(reading: Reading) -> Row:
         "peak": _peak(reading),
         "collectives": _count(reading),
         "wire": _wire_bytes(reading),
-        "saved": None if reading.saved is None else reading.saved.bytes,
+        "saved": _saved(reading),
     }
 
 
@@ -94,6 +94,11 @@ def _live(reading: Reading) -> int | None:
 def _peak(reading: Reading) -> int | None:
     live = reading.memory.live_on(reading.memory.device)
     return None if live is None else live.peak
+
+
+def _saved(reading: Reading) -> int | None:
+    saved = reading.saved
+    return saved.bytes if saved is not None and saved.measured else None
 
 
 def _count(reading: Reading) -> int | None:
