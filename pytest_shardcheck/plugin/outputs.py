@@ -26,6 +26,11 @@ _PACKAGES: Final = ("torch", "pytest", "pytest-shardcheck")
 
 def refuse_bad_paths(settings: Settings) -> None:
     """Raise pytest.UsageError where something can't be written, before any test has run for it."""
+    if settings.json is not None and settings.json == settings.html:
+        raise pytest.UsageError(
+            f"--shardcheck-json and --shardcheck-html: two paths are expected, not {settings.json} "
+            "for both: one would replace the other"
+        )
     # A trace is a file of its own: whether one can lie in the folder is what matters.
     traces = settings.trace and settings.trace / "trace.json"
     for option, path in (

@@ -91,6 +91,13 @@ def test_a_bad_path_is_a_usage_error_before_any_test(
     assert not (pytester.path / "ran").exists()
 
 
+def test_one_path_for_two_files_is_refused(pytester: pytest.Pytester) -> None:
+    args = ["--shardcheck-json=out", "--shardcheck-html=./out"]
+    result = pytester.runpytest("-p", "no:randomly", *args)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*two paths are expected, not *out for both*"])
+
+
 def test_a_file_that_can_not_be_written_fails_the_session(pytester: pytest.Pytester) -> None:
     # What configure could not know: the folder became a file meanwhile.
     result = run(
