@@ -9,7 +9,7 @@ from fractions import Fraction
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.units import parse_size
 
-_COUNT = re.compile(r"[0-9][0-9_,]*(\.[0-9]+)?([eE]\+?[0-9]{1,2})?")
+_COUNT = re.compile(r"([0-9]{1,3}(,[0-9]{3})+|[0-9][0-9_]*)(\.[0-9]+)?([eE]\+?[0-9]{1,2})?")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _MOST_OF_A_RANGE = 100
 

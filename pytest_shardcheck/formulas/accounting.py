@@ -130,5 +130,6 @@ def _written(dtypes: tuple[object, ...]) -> str:
 
 
 def _component(name: str, kind: str, dtype: object) -> Component:
-    words = f"{dtype} B" if isinstance(dtype, int) else str(dtype).removeprefix("torch.")
+    words = str(dtype).removeprefix("torch.")
+    words = f"{words} B" if words.isdecimal() else words
     return Component(name=name, kind=kind, dtype=words, size=element_size(dtype))

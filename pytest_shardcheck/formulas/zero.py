@@ -99,6 +99,8 @@ def element_size(dtype: object) -> int:
     Raises:
         UsageError: it is none of these.
     """
+    if isinstance(dtype, str) and dtype.isdecimal():  # as a command line says it
+        dtype = int(dtype)
     if isinstance(dtype, int) and not isinstance(dtype, bool) and dtype > 0:
         return dtype
     size = _SIZES.get(str(dtype).removeprefix("torch."))

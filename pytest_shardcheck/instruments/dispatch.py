@@ -50,6 +50,8 @@ _ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "new_empty_s
 # Gives a collective's result its wrapper; taken for a collective, its argument, the result, would
 # stand for those that wait.
 _WRAPPING: Final = "_wrap_tensor_autograd"
+# Namespaces: fake tensors ask "prim" for their device.
+_NO_WORK: Final = frozenset({"profiler", "prim"})
 _RESIZING: Final = frozenset({"set_", "resize_", "resize_as_", "_resize_output_"})
 
 
@@ -57,7 +59,8 @@ class Traits:
     """What is known of an operator.
 
     `makes`: it can make or resize storages. `works`: it belongs to the phase that it stands in, as
-    those do not by which the profiler notes that a step ended. `after` is what else to do.
+    those do not by which the profiler notes that a step ended, or fake tensors tell their device
+    (`tensor.is_meta`, as we ask). `after` is what else to do.
     """
 
     __slots__ = ("after", "makes", "works")
@@ -147,7 +150,7 @@ class Witness:
         makes = not operator.is_view
         if operator.namespace == "aten" and name.endswith("_") and name not in _RESIZING:
             makes = False  # it writes into its arguments, which are looked at anyway
-        works = operator.namespace != "profiler"
+        works = operator.namespace not in _NO_WORK
         traits = Traits(makes, works, self._after(operator.namespace, name))
         self.traits[id(operator)] = traits
         return traits

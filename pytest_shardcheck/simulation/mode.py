@@ -10,6 +10,7 @@ them up where it meets one of the test; writing into it from there is an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, NoReturn
 
 import torch
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    disable_fake_tensor_cache,
     unset_fake_temporarily,
 )
 
@@ -42,6 +44,10 @@ class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self._real = RealPlaces()
         _remember_only_real(self.fake_tensor_converter)
 
+    def __deepcopy__(self, _: object) -> SimulatedMode:
+        """Stay the one mode, also where a copied tensor would take one of its own along."""
+        return self
+
     def dispatch(
         self,
         func: Any,
@@ -64,7 +70,11 @@ class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         elif func._schema.is_mutable:
             _refuse_writing_into_real(func, args)
         try:
-            return super().dispatch(func, types, args, options)
+            # The keys of torch's cache would keep alive the storages that they are made of, such as
+            # copy.deepcopy's.
+            uncached = func._schema.name == "aten::set_"
+            with disable_fake_tensor_cache(self) if uncached else nullcontext():
+                return super().dispatch(func, types, args, options)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _no_value(func, error)
 

@@ -52,8 +52,10 @@ HOOK = """
 
 
 @pytest.fixture
-def session(pytester):
+def session(pytester, monkeypatch):
     """Return what runs sessions one after another in one folder, as a user does."""
+    # Of the worker that runs this: pytest-benchmark disables itself where it is set.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(test_timed=STEP, conftest=HOOK)
     pytester.makeini("[pytest]")
 

@@ -243,7 +243,7 @@ def test_an_interrupt_erases_it_and_the_recording_says_so(run_session):
     finally:
         terminal.process.kill()
     assert "ranks 0-1 in" not in text
-    assert "(incomplete: interrupted)" in text.replace("\n", "")  # it may be broken anywhere
+    assert "(incomplete:interrupted)" in "".join(text.split())  # it may be broken anywhere
     recording = read(terminal.root / "out.json")
     assert recording.incomplete == "interrupted"
     # The second was set up, and that is all that is known of it: it has not passed.
@@ -266,7 +266,7 @@ def test_where_nobody_watches_there_is_none(pytester, monkeypatch, name):
     args, isatty, environment = NOBODY_WATCHES.get(name, (["--log-file=log"], True, {}))
     for variable, value in {"TERM": "xterm", **environment}.items():
         if value is None:
-            monkeypatch.delenv(variable)
+            monkeypatch.delenv(variable, raising=False)
         else:
             monkeypatch.setenv(variable, value)
     config = pytester.parseconfigure(*args)

@@ -10,6 +10,7 @@ import pytest
 
 # What the session selects, prints and writes is no business of a rank; everything else is equal.
 NOT_FOR_RANKS = {
+    "benchmark_compare",
     "cacheclear",
     "collectonly",
     "deselect",

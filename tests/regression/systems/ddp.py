@@ -72,7 +72,14 @@ SYSTEMS = [
         build=built(ddp, find_unused_parameters=True),
     ),
     System(name="DDP, static graph", page="ddp", build=static_graph),
-    System(name="DDP, fp16_compress_hook", page="ddp", build=built(ddp, hook=fp16_compress_hook)),
+    System(
+        name="DDP, fp16_compress_hook",
+        page="ddp",
+        build=built(ddp, hook=fp16_compress_hook),
+        # gloo's worker may let go of a half-precision bucket after the next one is allocated: under
+        # load the allocator has seen both at once. The counter is settled, and never has.
+        share=(0.91, 1.001),
+    ),
     System(name="ZeroRedundancyOptimizer under DDP", page="zero1", build=built(zero1)),
     System(
         name="ZeroRedundancyOptimizer, all as bucket views",
