@@ -157,4 +157,9 @@ def test_nothing_is_left(run_session, phase, how):
     if how == "ctrl-c":
         assert "KeyboardInterrupt" in out
         if not pytest_could_not_report(out):
-            assert process.returncode == pytest.ExitCode.INTERRUPTED, out
+            codes = {pytest.ExitCode.INTERRUPTED}
+            if "xdist" in phase:
+                # Once in some sixty sessions xdist's controller ended so, after its summary and
+                # with nothing left: as Python ends on an interrupt that nobody takes.
+                codes.add(-signal.SIGINT)
+            assert process.returncode in codes, out
