@@ -157,9 +157,7 @@ def test_nothing_is_left(run_session, phase, how):
     if how == "ctrl-c":
         assert "KeyboardInterrupt" in out
         if not pytest_could_not_report(out):
-            codes = {pytest.ExitCode.INTERRUPTED}
-            if "xdist" in phase:
-                # Once in some sixty sessions xdist's controller ended so, after its summary and
-                # with nothing left: as Python ends on an interrupt that nobody takes.
-                codes.add(-signal.SIGINT)
+            # CPython itself ends by SIGINT, whatever pytest returns, where the interrupt fell into an
+            # exec() of text: the making of a dataclass, while a module of the session is imported.
+            codes = {pytest.ExitCode.INTERRUPTED, -signal.SIGINT}
             assert process.returncode in codes, out
