@@ -157,7 +157,7 @@ def test_nothing_is_left(run_session, phase, how):
     if how == "ctrl-c":
         assert "KeyboardInterrupt" in out
         if not pytest_could_not_report(out):
-            # CPython itself ends by SIGINT, whatever pytest returns, where the interrupt fell into an
-            # exec() of text: the making of a dataclass, while a module of the session is imported.
+            # CPython itself ends by SIGINT, whatever pytest returns, where the interrupt fell into
+            # an exec() of text: the making of a dataclass, while the session imports a module.
             codes = {pytest.ExitCode.INTERRUPTED, -signal.SIGINT}
             assert process.returncode in codes, out
