@@ -11,6 +11,7 @@ from pytest_shardcheck.snapshots import Document
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.files import write_whole
 from pytest_shardcheck.vocabulary.snapshots import SnapshotRecord
+from pytest_shardcheck.vocabulary.units import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{file}: it can't be written: {error}") from error
         sys.stdout.write(f"{file}\n")
     count = len(files)
-    sys.stdout.write(f"{count} file{'' if count == 1 else 's'} written\n")
+    sys.stdout.write(f"{counted(count, 'file')} written\n")
     return 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from pytest_shardcheck.reports import recording
 from pytest_shardcheck.reports.job_summary import job_summary
 from pytest_shardcheck.vocabulary.files import why_not_writable, write_whole
+from pytest_shardcheck.vocabulary.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,8 +110,7 @@ def _write_recording(path: Path, kept: Kept) -> str:
         environment=environment(), incomplete=kept.incomplete, tests=tuple(kept.records)
     )
     write_whole(path, recording.to_text(whole))
-    count = len(kept.records)
-    what = f"{count} world test{'' if count == 1 else 's'} recorded in {path}"
+    what = f"{counted(len(kept.records), 'world test')} recorded in {path}"
     return f"{what} (incomplete: {kept.incomplete})" if kept.incomplete else what
 
 

@@ -121,13 +121,13 @@ class WorldPhases:
         failures.apply_location(report, call)
         ran = call.when == "call"
         readings = self.readings() if ran else {}
-        ended_well = call.when == "teardown" and report.passed and self._held is not None
+        held = self._held if call.when == "teardown" and report.passed else None
         attach(
             report,
             self._item.stash[SPEC],
             readings,
             self._verdicts if ran else (),
-            self._held.records if ended_well and self._held is not None else (),
+            held.records if held is not None else (),
         )
         if ran and self._world is not None:
             attach_timelines(report, self._world.timelines())

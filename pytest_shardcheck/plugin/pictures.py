@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
+from pytest_shardcheck.plugin.outputs import environment
 from pytest_shardcheck.plugin.records import Timelines
 from pytest_shardcheck.reports.html import WorldPage, page
 from pytest_shardcheck.reports.trace import file_name, trace
 from pytest_shardcheck.vocabulary.files import write_whole
 from pytest_shardcheck.vocabulary.records import WorldRecord
+from pytest_shardcheck.vocabulary.units import counted
 from pytest_shardcheck.worlds.packed_timelines import unpacked
 
 
@@ -20,7 +20,7 @@ def write_page(path: Path, records: Sequence[WorldRecord], timelines: Timelines)
     """Write the page; return what to say of it."""
     worlds = [WorldPage(record=record, timelines=timelines.of(record.nodeid)) for record in records]
     write_whole(path, page(worlds, _about()))
-    return f"page of {_count(len(worlds), 'world')}: {path}"
+    return f"page of {counted(len(worlds), 'world')}: {path}"
 
 
 def write_traces(folder: Path, records: Sequence[WorldRecord], timelines: Timelines) -> str:
@@ -33,16 +33,13 @@ def write_traces(folder: Path, records: Sequence[WorldRecord], timelines: Timeli
             text = json.dumps(trace(record, unfolded), separators=(",", ":"))
             write_whole(folder / file_name(record.nodeid), text)
             count += 1
-    return f"{_count(count, 'trace')} in {folder}"
+    return f"{counted(count, 'trace')} in {folder}"
 
 
 def _about() -> Mapping[str, str]:
+    versions = environment()
     return {
-        "torch": metadata.version("torch"),
-        "Python": platform.python_version(),
-        "pytest-shardcheck": metadata.version("pytest-shardcheck"),
+        "torch": versions["torch"],
+        "Python": versions["python"],
+        "pytest-shardcheck": versions["pytest-shardcheck"],
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,6 +9,7 @@ from pytest_shardcheck.plugin.outputs import Kept
 from pytest_shardcheck.plugin.records import Records, Timelines, is_of_world, spec_of
 from pytest_shardcheck.reports import table
 from pytest_shardcheck.reports.figures import near_ceilings
+from pytest_shardcheck.vocabulary.units import counted
 
 if TYPE_CHECKING:
     import pytest
@@ -68,9 +69,9 @@ class Summary:
     @property
     def in_short(self) -> str:
         """Return the session's worlds in one line."""
-        parts = [_count(self._worlds, "world"), _count(self._ranks, "rank")]
+        parts = [counted(self._worlds, "world"), counted(self._ranks, "rank")]
         if near := sum(len(near_ceilings(record)) for record in self.records):
-            parts.append(f"{_count(near, 'ceiling')} within 5 %")
+            parts.append(f"{counted(near, 'ceiling')} within 5 %")
         return ", ".join(parts)
 
     def _write_table(self, terminal: pytest.TerminalReporter) -> None:
@@ -81,7 +82,3 @@ class Summary:
             for text, colour in line:
                 terminal.write(text, **({colour: True} if colour else {}))
             terminal.line("")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_shardcheck.reports.markdown import cell, code, cut, row
 from pytest_shardcheck.vocabulary.ranks import fold_numbers
-from pytest_shardcheck.vocabulary.units import format_bytes
+from pytest_shardcheck.vocabulary.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -156,5 +156,5 @@ def _in_short(comparison: Comparison, tolerance: str) -> str:
         "equal": comparison.equal,
     }
     shown = [f"{n:,} {what}" for what, n in counts.items() if n or what in ("worse", "better")]
-    tests = f"{comparison.common} test{'' if comparison.common == 1 else 's'}"
+    tests = counted(comparison.common, "test")
     return f"{', '.join(shown)}; figures of {tests}"

@@ -18,7 +18,7 @@ from pytest_shardcheck.snapshots.compare import (
 from pytest_shardcheck.snapshots.figures import group_label
 from pytest_shardcheck.vocabulary.ranks import fold_numbers, fold_ranks
 from pytest_shardcheck.vocabulary.readings import Reading
-from pytest_shardcheck.vocabulary.units import format_bytes
+from pytest_shardcheck.vocabulary.units import counted, format_bytes
 
 _T = TypeVar("_T", Difference, CallsDifference)
 Readings = Mapping[int, Sequence[Reading]]
@@ -209,4 +209,4 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _times(count: int) -> str:
-    return f"{count} call" if count == 1 else f"{count} calls"
+    return counted(count, "call")

@@ -8,6 +8,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pytest_shardcheck.vocabulary.errors import UsageError
+
 _T = TypeVar("_T")
 _Self = TypeVar("_Self", bound="Plain")
 
@@ -64,3 +66,18 @@ def _restored(hint: Any, data: Any) -> Any:
     if hasattr(hint, "__dataclass_fields__"):
         return from_json(hint, data)
     return data
+
+
+def to_versioned(value: Any, schema: int) -> dict[str, Any]:
+    """Return a frozen dataclass as what `json` can write, with the version of its schema."""
+    return {"schema": schema, **to_json(value)}
+
+
+def from_versioned(kind: type[_T], data: Mapping[str, Any], schema: int, what: str) -> _T:
+    """Build what `to_versioned` wrote of a `what`. Raises UsageError on another schema."""
+    if data.get("schema") != schema:
+        raise UsageError(
+            f"A {what} of schema {schema} was expected, this one has "
+            f"{data.get('schema')!r}: record it again with the installed pytest-shardcheck."
+        )
+    return from_json(kind, {name: data[name] for name in data if name != "schema"})

@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_shardcheck.vocabulary import plain
 from pytest_shardcheck.vocabulary.collectives import CollectivesReading
-from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.memory import (
     CATEGORIES,
     Crossing,
@@ -94,14 +93,9 @@ class Reading:
 
     def to_json(self) -> dict[str, Any]:
         """Return the reading as what `json` can write, with the version of its schema."""
-        return {"schema": SCHEMA_VERSION, **plain.to_json(self)}
+        return plain.to_versioned(self, SCHEMA_VERSION)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reading:
         """Build the reading that `to_json` wrote. Raises UsageError on another schema."""
-        if data.get("schema") != SCHEMA_VERSION:
-            raise UsageError(
-                f"A reading of schema {SCHEMA_VERSION} was expected, this one has "
-                f"{data.get('schema')!r}: record it again with the installed pytest-shardcheck."
-            )
-        return plain.from_json(cls, {name: data[name] for name in data if name != "schema"})
+        return plain.from_versioned(cls, data, SCHEMA_VERSION, "reading")

@@ -13,7 +13,6 @@ from typing import Any
 
 from pytest_shardcheck.vocabulary import plain
 from pytest_shardcheck.vocabulary.collectives import Call
-from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.memory import TensorRecord
 
 TIMELINE_SCHEMA_VERSION = 1
@@ -99,14 +98,9 @@ class Timeline:
 
     def to_json(self) -> dict[str, Any]:
         """Return the timeline as what `json` can write, with the version of its schema."""
-        return {"schema": TIMELINE_SCHEMA_VERSION, **plain.to_json(self)}
+        return plain.to_versioned(self, TIMELINE_SCHEMA_VERSION)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Timeline:
         """Build the timeline that `to_json` wrote. Raises UsageError on another schema."""
-        if data.get("schema") != TIMELINE_SCHEMA_VERSION:
-            raise UsageError(
-                f"A timeline of schema {TIMELINE_SCHEMA_VERSION} was expected, this one has "
-                f"{data.get('schema')!r}: record it again with the installed pytest-shardcheck."
-            )
-        return plain.from_json(cls, {name: data[name] for name in data if name != "schema"})
+        return plain.from_versioned(cls, data, TIMELINE_SCHEMA_VERSION, "timeline")

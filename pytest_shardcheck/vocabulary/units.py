@@ -105,3 +105,8 @@ def _unit_of(size: int) -> str:
     # From 999.95 of a unit on, the next one: a tenth would round to "1000.0 kB".
     reached = (unit for unit in reversed(_DECIMAL) if 20_000 * size >= 19_999 * _FACTORS[unit])
     return next(reached, "B")
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: "1 world", "2 worlds"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
