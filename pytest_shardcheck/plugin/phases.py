@@ -109,6 +109,7 @@ class WorldPhases:
                 # What was reported already is no second failure; a teardown that failed is.
                 outcome = world.outcome_of_reports("teardown")
                 if outcome.kind == "passed":
+                    world.finish()  # a rank saves what it has covered after its last report
                     self._discard()
                     return
             self._conclude("teardown", outcome)

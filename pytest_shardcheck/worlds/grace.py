@@ -17,7 +17,7 @@ LONE_SKIP_QUIET_S: Final = 2.0
 
 
 class Grace:
-    """Measures how long the outstanding ranks have been quiet since a failure was known."""
+    """Measures how long the ranks that live have been quiet since a failure was known."""
 
     def __init__(self, pids: Mapping[int, int]) -> None:
         """Watch ranks by their process ids."""
@@ -26,12 +26,12 @@ class Grace:
         self._quiet_since = 0.0
         self._cpu: dict[int, int | None] = {}
 
-    def is_over(self, outstanding: Iterable[int], quiet_s: float) -> bool:
+    def is_over(self, alive: Iterable[int], quiet_s: float) -> bool:
         """Tell whether these ranks have all slept for ``quiet_s``, or one has run for too long."""
         now = clock.now()
         if self._began is None:
             self._began = self._quiet_since = now
-        pids = [self._pids[rank] for rank in outstanding]
+        pids = [self._pids[rank] for rank in alive]
         cpu = {pid: watchdog.cpu_time_ns(pid) for pid in pids}
         if cpu != self._cpu or not all(watchdog.is_waiting(pid) for pid in pids):
             self._quiet_since, self._cpu = now, cpu

@@ -170,9 +170,9 @@ class World:
             if not outstanding or self._processes.refused:
                 break
             patience_s = self._patience_s(outstanding)
-            if patience_s is not None and grace.is_over(
-                [state.rank for state in outstanding], patience_s
-            ):
+            # Also a rank that has failed goes on: it tears down, and saves what it has measured.
+            busy = [s.rank for s in self.states if not s.complete and s.exit is None and not s.gone]
+            if patience_s is not None and grace.is_over(busy, patience_s):
                 self.stop()
                 break
             if clock.now() >= deadline:

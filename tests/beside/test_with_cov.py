@@ -55,6 +55,19 @@ TESTS = """
     def test_plain():
         assert product.by_plain() == "plain"
 """
+# Whoever kills a failed world as soon as it has reported all that it had loses what it measured.
+SLOW_TO_SAVE = """
+    import time
+    import coverage
+
+    save = coverage.Coverage.save
+
+    def late(measurement):
+        time.sleep(0.5)
+        save(measurement)
+
+    coverage.Coverage.save = late
+"""
 ONLY_IN_RANKS = ("zero", "one", "seen all the same", "torn down", "thread")
 
 
@@ -69,7 +82,7 @@ WAYS = {
 def test_what_ranks_run_is_covered(run_two_sessions, ways):
     if "xdist" in ways:
         pytest.importorskip("xdist")
-    files = {"product.py": PRODUCT, "test_product.py": TESTS, "conftest.py": ""}
+    files = {"product.py": PRODUCT, "test_product.py": TESTS, "conftest.py": SLOW_TO_SAVE}
     arguments = ["--cov=product", "--cov-report=json", "--cov-report=term"]
     sessions = run_two_sessions(*((files, *arguments, *WAYS[way]) for way in ways))
     for way, session in zip(ways, sessions, strict=True):
