@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import _EventType
+from torch._subclasses import FakeTensor
 from torch.distributed import distributed_c10d
 
 # The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
@@ -38,6 +39,11 @@ MODULE_CALL: Final[CodeType] = nn.Module._call_impl.__code__
 _FLAT_SHARDS = ("_local_shard", "_mp_shard")
 _FLAT_UNSHARDED = ("_full_param_padded", "_full_prec_full_param_padded")
 PLAIN: Final = (Tensor, nn.Parameter)  # the types that wrap nothing
+
+# What `is_meta` and C++ call to learn a fake tensor's device (its `device` does not): two of three
+# operators of a simulated step are this one.
+ASKS_DEVICE: Final[Any] = torch.ops.prim.device.default
+_META: Final = torch.device("meta")
 _FLAT_GRADS = ("_saved_grad_shard", "_cpu_grad")
 
 
@@ -155,12 +161,32 @@ def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
             yield value
 
 
+def device_told(asked: FakeTensor) -> torch.device:
+    """Return what `ASKS_DEVICE` returns: inside a kernel for shapes a fake tensor is a meta one."""
+    return _META if asked.fake_mode.in_kernel_invocation else asked.fake_device
+
+
+def is_only_inferred(tensor: FakeTensor) -> bool:
+    """Tell whether a fake tensor is nobody's memory: torch asks by it what an operator returns.
+
+    Whoever does so enters a mode of his own, or the mode of a simulated world (which says that it
+    is one, see `simulation.mode`) once more.
+    """
+    mode = tensor.fake_mode
+    if getattr(mode, "is_a_world", False) and len(mode.enter_stack) == 1:
+        return False
+    return propagates_shardings() or traces_a_graph()
+
+
 def propagates_shardings() -> bool:
     """Tell whether DTensor works out what an operator will return: the first time that it sees one
     it runs it on fake tensors of the whole size, which are nobody's memory."""
+    propagation = sys.modules.get("torch.distributed.tensor._sharding_prop")
+    if propagation is None:
+        return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename.endswith("/distributed/tensor/_sharding_prop.py"):
+        if frame.f_code.co_filename == propagation.__file__:
             return True
         frame = frame.f_back
     return False

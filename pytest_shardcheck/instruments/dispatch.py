@@ -23,11 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._torch_private import (
     ACCUMULATES,
+    ASKS_DEVICE,
     current_node,
+    device_told,
+    is_only_inferred,
     keep_from_compiler,
-    propagates_shardings,
     sequence_number,
-    traces_a_graph,
     works_in,
 )
 from .blocks import COMMUNICATED, GRADIENT, Place
@@ -50,7 +51,7 @@ _ACCUMULATING: Final = frozenset({"detach", "clone", "add_", "add", "new_empty_s
 # Gives a collective's result its wrapper; taken for a collective, its argument, the result, would
 # stand for those that wait.
 _WRAPPING: Final = "_wrap_tensor_autograd"
-# Namespaces: fake tensors ask "prim" for their device.
+# Namespaces: "prim" has what tensors are asked.
 _NO_WORK: Final = frozenset({"profiler", "prim"})
 _RESIZING: Final = frozenset({"set_", "resize_", "resize_as_", "_resize_output_"})
 
@@ -177,7 +178,7 @@ class Witness:
                     self._born(tensor, storage, operator)
 
     def _born(self, tensor: Any, storage: torch.UntypedStorage, operator: object) -> None:
-        if type(tensor) is FakeTensor and (propagates_shardings() or traces_a_graph()):
+        if type(tensor) is FakeTensor and is_only_inferred(tensor):
             return
         device = self._ledger.device_of(tensor.device)
         # A size is a symbol where somebody traces: that is no memory of this rank.
@@ -272,11 +273,11 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run the operator, then look at what it showed."""
+        if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
+            return device_told(args[0])
         for kind in types:
             if not _passes.get(kind) and not _is_passed(kind):
-                if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
-                    return func(*args, **(kwargs or {}))
-                return NotImplemented
+                return _left_to(kind, func, args, kwargs)
         witness = self._witness
         if witness.off:
             return func(*args, **(kwargs or {}))
@@ -300,6 +301,12 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 keep_from_compiler(StorageMode.__torch_dispatch__)
+
+
+def _left_to(kind: type, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
+        return func(*args, **(kwargs or {}))
+    return NotImplemented
 
 
 def _is_passed(kind: type) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.nn.parameter import is_lazy
 
 from pytest_shardcheck.vocabulary.errors import UsageError, hide_from_users
@@ -16,6 +17,7 @@ from ._torch_private import PLAIN, inner_tensors, sparse_coo_tensors
 
 __tracebackhide__ = hide_from_users
 
+_PLAINEST = frozenset({*PLAIN, FakeTensor})
 SEQUENCES = (list, tuple, set, frozenset, deque)
 
 _COMPRESSED = {
@@ -62,10 +64,11 @@ def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     Raises:
         UsageError: the tensor has no storage that can be read (mkldnn and other opaque layouts).
     """
-    if type(tensor) in PLAIN and tensor.layout == torch.strided and not tensor.is_meta:
+    is_meta = tensor.device.type == "meta"  # asked so, it is no operator
+    if type(tensor) in _PLAINEST and tensor.layout == torch.strided and not is_meta:
         yield tensor  # as nearly all are
         return
-    if tensor.is_meta or is_lazy(tensor):
+    if is_meta or is_lazy(tensor):
         return
     parts = _parts(tensor)
     if parts is None:

@@ -24,10 +24,12 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 
+from pytest_shardcheck.instruments._torch_private import ASKS_DEVICE, device_told, graph_task
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 from .asking import HOLDS_NOTHING, asking_line
 from .real_places import RealPlaces
+from .training import Training
 
 _PLAIN: Final = (Tensor, nn.Parameter)
 _CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -38,15 +40,33 @@ _LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
 class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """The mode of a simulated rank, from its setup to its teardown."""
 
-    def __init__(self) -> None:
+    is_a_world = True  # whose tensors count, see instruments._torch_private.is_only_inferred
+
+    def __init__(self, training: Training) -> None:
         """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
         super().__init__(allow_non_fake_inputs=True)
         self._real = RealPlaces()
+        self._training = training
         _remember_only_real(self.fake_tensor_converter)
 
     def __deepcopy__(self, _: object) -> SimulatedMode:
         """Stay the one mode, also where a copied tensor would take one of its own along."""
         return self
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Say at once on which device a tensor is; run any other operator."""
+        __tracebackhide__ = hide_from_users
+        if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
+            return device_told(args[0])
+        if graph_task() != self._training.task:
+            self._training.turn()
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
 
     def dispatch(
         self,

@@ -70,6 +70,11 @@ def ring_path(directory: Path, rank: int) -> Path:
     return directory / f"rank{rank}.ring"
 
 
+def progress_path(directory: Path, rank: int) -> Path:
+    """Return the file that says how far the training of a simulated rank is."""
+    return directory / f"rank{rank}.progress"
+
+
 def timeline_path(directory: Path, rank: int) -> Path:
     """Return the file into which a rank writes its timeline."""
     return directory / f"rank{rank}.timeline"

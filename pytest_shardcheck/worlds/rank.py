@@ -36,6 +36,7 @@ from pytest_shardcheck.worlds.orders import (
     stack_path,
     timeline_path,
 )
+from pytest_shardcheck.worlds.progress import Progress
 from pytest_shardcheck.worlds.ring import Place, Ring
 from pytest_shardcheck.worlds.taught import TaughtFrameworks
 
@@ -164,7 +165,9 @@ def _simulated(context: RankContext) -> AbstractContextManager[None]:
         return nullcontext()
     from pytest_shardcheck.simulation import simulation
 
-    return simulation(Path(order.directory), context.rank, order.spec.running)
+    directory = Path(order.directory)
+    progress = Progress(progress_path(directory, context.rank))
+    return simulation(directory, context.rank, order.spec.running, progress.tell)
 
 
 def _redirect_output(config: pytest.Config, capture: str, output_fd: int) -> list[int]:

@@ -11,8 +11,8 @@ from typing import Final
 
 from pytest_shardcheck.vocabulary.call_log import ANYONE, Stream
 from pytest_shardcheck.vocabulary.ranks import fold_ranks
-from pytest_shardcheck.worlds import agreement, clock
-from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, ring_path, stack_path
+from pytest_shardcheck.worlds import agreement, clock, progress
+from pytest_shardcheck.worlds.orders import DUMP_SIGNAL, progress_path, ring_path, stack_path
 from pytest_shardcheck.worlds.rank_state import RankState
 from pytest_shardcheck.worlds.ring import Event, read, read_last
 
@@ -113,7 +113,7 @@ def last_event(directory: Path, rank: int) -> str:
 
 
 def what_ranks_do(directory: Path, states: Sequence[RankState]) -> str:
-    """Return each rank's phase and last collective, in one line; ranks that do the same share it.
+    """Return each rank's phase, step and last collective in one line; ranks may do the same.
 
     For people who wait: a call that is being written may be missing.
     """
@@ -121,7 +121,9 @@ def what_ranks_do(directory: Path, states: Sequence[RankState]) -> str:
     for state in states:
         event = read_last(ring_path(directory, state.rank))
         called = "no collective yet" if event is None else _name(event)
-        doing.setdefault(f"{state.phase}, {called}", []).append(state.rank)
+        step = progress.read(progress_path(directory, state.rank))
+        what = ", ".join(filter(None, (state.phase, step, called)))
+        doing.setdefault(what, []).append(state.rank)
     return "; ".join(f"{fold_ranks(ranks)} in {what}" for what, ranks in doing.items())
 
 

@@ -9,6 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_shardcheck.instruments import _torch_private as private
@@ -103,3 +110,40 @@ def test_the_innermost_dispatch_mode_is_the_one_that_was_entered_last():
         with Seen(lambda *_: None) as inner:
             assert private.innermost_dispatch_mode() is inner
         assert private.innermost_dispatch_mode() is outer
+
+
+def test_a_fake_tensor_runs_an_operator_to_tell_its_device():
+    with FakeTensorMode() as mode:
+        tensor = torch.empty(1)
+    with Seen(lambda _: None) as seen:
+        assert not tensor.is_meta
+        assert tensor.device == private.device_told(tensor) == torch.device("cpu")
+    assert [name for name, _ in seen.seen] == [str(private.ASKS_DEVICE)]
+    with in_kernel_invocation_manager(mode):
+        assert tensor.device == private.device_told(tensor) == torch.device("meta")
+
+
+def test_dtensor_enters_the_fake_mode_of_a_world_once_more(group):
+    class World(FakeTensorMode):
+        is_a_world = True
+
+    mesh = init_device_mesh("cpu", (1,))
+
+    class SeenInside(Seen):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if DTensor in types:
+                return NotImplemented
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def see(result):
+        return type(result) is FakeTensor and private.is_only_inferred(result)
+
+    with SeenInside(see) as real:
+        weight = distribute_tensor(torch.randn(3, 5), mesh, [Shard(0)])
+        weight * weight
+    with World(), SeenInside(see) as simulated:
+        weight = distribute_tensor(torch.randn(3, 7), mesh, [Shard(0)])
+        weight * weight
+    for mode in (real, simulated):
+        inferred = [yes for name, yes in mode.seen if name == "aten.mul.Tensor"]
+        assert inferred == [True, False]

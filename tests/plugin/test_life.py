@@ -16,8 +16,9 @@ from screen import Screen
 from pytest_shardcheck.plugin import life
 from pytest_shardcheck.reports.recording import read
 from pytest_shardcheck.vocabulary.call_log import Descriptor, Stream
-from pytest_shardcheck.worlds import clock, watchdog
-from pytest_shardcheck.worlds.orders import ring_path
+from pytest_shardcheck.worlds import clock, progress, watchdog
+from pytest_shardcheck.worlds.orders import progress_path, ring_path
+from pytest_shardcheck.worlds.progress import Progress
 from pytest_shardcheck.worlds.rank_state import RankState
 from pytest_shardcheck.worlds.ring import Ring, read_last
 
@@ -133,6 +134,23 @@ def test_what_ranks_do_is_folded(tmp_path):
         "ranks 0-1 in setup, all_reduce #71 of group dp (not returned); "
         "rank 2 in setup, no collective yet; rank 3 in start, no collective yet"
     )
+
+
+def test_a_simulated_rank_says_how_far_its_training_is(tmp_path):
+    said = Progress(progress_path(tmp_path, 0))
+    states = [RankState(0, started=True)]
+    seen = []
+    for steps, phase in ((0, ""), (0, "forward"), (0, "backward"), (1, "optimizer")):
+        said.tell(steps, phase)
+        seen.append(watchdog.what_ranks_do(tmp_path, states))
+    texts = ["", "step 1 forward, ", "step 1 backward, ", "step 2 optimizer, "]
+    assert seen == [f"rank 0 in setup, {text}no collective yet" for text in texts]
+
+
+def test_progress_that_is_not_whole_is_no_error(tmp_path):
+    assert progress.read(tmp_path / "none") == ""
+    (tmp_path / "short").write_bytes(b"\1" * 3)
+    assert progress.read(tmp_path / "short") == ""
 
 
 def test_a_ring_that_is_not_whole_is_no_error(tmp_path):

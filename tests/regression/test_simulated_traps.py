@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
 
 LINEAR = 64 * 64 * 4
 
@@ -39,3 +40,12 @@ def test_what_we_ask_of_tensors_is_in_no_phase(shardcheck):
     with shardcheck.measure(model, optimizer):
         model(torch.randn(2, 64)).sum().backward()
         optimizer.step()
+
+
+@in_both
+@pytest.mark.memory(peak=2 * LINEAR + 8)  # and the mesh: two int32
+def test_the_first_operator_of_dtensor_infers_its_result(device_mesh, shardcheck):
+    # It runs the operator on tensors of the whole size, in the mode of the simulated world itself.
+    weight = distribute_tensor(torch.randn(128, 64), device_mesh, [Shard(0)])
+    with shardcheck.measure(weight):
+        weight + weight
