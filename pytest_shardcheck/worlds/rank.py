@@ -32,6 +32,7 @@ from pytest_shardcheck.worlds.orders import (
     DUMP_SIGNAL,
     SEED,
     Order,
+    progress_path,
     ring_path,
     stack_path,
     timeline_path,
