@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import _EventType
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.distributed import distributed_c10d
 
 # The protocol by which torch.compile opens wrapper subclasses. `DTensor.to_local()` would record
@@ -161,6 +161,22 @@ def _attributes(owner: object, names: tuple[str, ...]) -> Iterator[Tensor]:
             yield value
 
 
+class WorldMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """A fake mode for a whole test: its tensors are what a rank would hold.
+
+    It calls `rider`, if there is one, as a dispatch mode above it would be called, and with a
+    function that runs the operator.
+    """
+
+    rider: Any = None
+
+
+def world_here() -> WorldMode | None:
+    """Return the mode of the simulated world that this thread is in."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return mode if isinstance(mode, WorldMode) else None
+
+
 def device_told(asked: FakeTensor) -> torch.device:
     """Return what `ASKS_DEVICE` returns: inside a kernel for shapes a fake tensor is a meta one."""
     return _META if asked.fake_mode.in_kernel_invocation else asked.fake_device
@@ -169,11 +185,10 @@ def device_told(asked: FakeTensor) -> torch.device:
 def is_only_inferred(tensor: FakeTensor) -> bool:
     """Tell whether a fake tensor is nobody's memory: torch asks by it what an operator returns.
 
-    Whoever does so enters a mode of his own, or the mode of a simulated world (which says that it
-    is one, see `simulation.mode`) once more.
+    Whoever does so enters a mode of his own, or the mode of a simulated world once more.
     """
     mode = tensor.fake_mode
-    if getattr(mode, "is_a_world", False) and len(mode.enter_stack) == 1:
+    if isinstance(mode, WorldMode) and len(mode.enter_stack) == 1:
         return False
     return propagates_shardings() or traces_a_graph()
 

@@ -30,6 +30,7 @@ from ._torch_private import (
     keep_from_compiler,
     sequence_number,
     works_in,
+    world_here,
 )
 from .blocks import COMMUNICATED, GRADIENT, Place
 from .tensors import SEQUENCES, readable_tensors, tensors_in
@@ -271,25 +272,27 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
+        run: Callable[..., Any] | None = None,
     ) -> Any:
-        """Run the operator, then look at what it showed."""
+        """Run the operator (by `run`, where another mode takes us along), then look at it."""
         if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return device_told(args[0])
         for kind in types:
             if not _passes.get(kind) and not _is_passed(kind):
-                return _left_to(kind, func, args, kwargs)
+                return _left_to(kind, run or func, args, kwargs)
         witness = self._witness
+        run = run or func
         if witness.off:
-            return func(*args, **(kwargs or {}))
+            return run(*args, **(kwargs or {}))
         traits = witness.traits.get(id(func)) or witness.learn(func)
         phase = witness.surroundings.phase()
         if phase != witness.phase and traits.works:
             witness.turn(phase)
         if kwargs:
-            result = func(*args, **kwargs)
+            result = run(*args, **kwargs)
             witness.look(kwargs.values(), func)
         else:
-            result = func(*args)
+            result = run(*args)
         witness.look(args, func)
         if traits.makes:
             witness.look((result,), func, True)
@@ -303,9 +306,37 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 keep_from_compiler(StorageMode.__torch_dispatch__)
 
 
-def _left_to(kind: type, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+class Ride:
+    """Enters a storage mode by having the mode of a simulated world take it along.
+
+    As a mode of its own it would have every operator dispatched once more, which costs as much as
+    all that it looks at.
+    """
+
+    def __init__(self, world: Any, mode: StorageMode) -> None:
+        """Let `world`, which calls its `rider` with a way to run each operator, take `mode`."""
+        self._world = world
+        self._mode = mode
+
+    def __enter__(self) -> StorageMode:
+        """Get on."""
+        self._world.rider = self._mode
+        return self._mode
+
+    def __exit__(self, *_: object) -> None:
+        """Get off."""
+        self._world.rider = None
+
+
+def to_enter(mode: StorageMode) -> StorageMode | Ride:
+    """Return how this thread is to enter a mode."""
+    world = world_here()
+    return mode if world is None or world.rider is not None else Ride(world, mode)
+
+
+def _left_to(kind: type, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
-        return func(*args, **(kwargs or {}))
+        return run(*args, **(kwargs or {}))
     return NotImplemented
 
 

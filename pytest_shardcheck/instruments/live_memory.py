@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 
 from ._torch_private import graph_task, innermost_dispatch_mode
 from .blocks import GIVEN, GRADIENT, Ledger
-from .dispatch import StorageMode, Witness
+from .dispatch import Ride, StorageMode, Witness, to_enter
 from .live_report import Live, Window, report
 from .settling import Settling
 from .tensors import readable_tensors, tensors_in
@@ -98,7 +98,7 @@ class LiveMemory:
 
     def can_stop(self) -> bool:
         """Tell whether ours is the innermost dispatch mode: only that one can be left."""
-        return innermost_dispatch_mode() is self._mode
+        return isinstance(self._mode, Ride) or innermost_dispatch_mode() is self._mode
 
     def stop(self) -> None:
         """Undo all that `start` did; threads that run are no longer followed."""
@@ -190,10 +190,10 @@ class LiveMemory:
         for home in homes:
             self._ledger.let_go(home)
 
-    def _for_thread(self) -> StorageMode:
+    def _for_thread(self) -> StorageMode | Ride:
         if self._recorder is None:
-            return StorageMode(self._witness)
-        return RecordingMode(self._witness, self._recorder)
+            return to_enter(StorageMode(self._witness))
+        return to_enter(RecordingMode(self._witness, self._recorder))
 
     def _peaks(self) -> Iterator[Peak]:
         for window in self._windows:

@@ -32,7 +32,7 @@ from .saved_timeline import SavedSamples, StampedLog, StampedSavedLedger
 from .timed_calls import TimedCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .blocks import Home, Peak
     from .c10d_tap import Tapped
@@ -71,11 +71,12 @@ class RecordingMode(StorageMode):  # type: ignore[no-untyped-call]
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
+        run: Callable[..., Any] | None = None,
     ) -> Any:
         """Run the operator, then sample."""
         recorder = self._recorder
         recorder.operation = next(recorder.operations)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs, run)
         if result is not NotImplemented and not self._witness.off:
             recorder.look()
         return result

@@ -19,12 +19,16 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     disable_fake_tensor_cache,
     unset_fake_temporarily,
 )
 
-from pytest_shardcheck.instruments._torch_private import ASKS_DEVICE, device_told, graph_task
+from pytest_shardcheck.instruments._torch_private import (
+    ASKS_DEVICE,
+    WorldMode,
+    device_told,
+    graph_task,
+)
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 from .asking import HOLDS_NOTHING, asking_line
@@ -37,16 +41,15 @@ _CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
 
 
-class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
     """The mode of a simulated rank, from its setup to its teardown."""
-
-    is_a_world = True  # whose tensors count, see instruments._torch_private.is_only_inferred
 
     def __init__(self, training: Training) -> None:
         """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
         super().__init__(allow_non_fake_inputs=True)
         self._real = RealPlaces()
         self._training = training
+        self._inside = False
         _remember_only_real(self.fake_tensor_converter)
 
     def __deepcopy__(self, _: object) -> SimulatedMode:
@@ -66,7 +69,16 @@ class SimulatedMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             return device_told(args[0])
         if graph_task() != self._training.task:
             self._training.turn()
-        return super().__torch_dispatch__(func, types, args, kwargs or {})
+        if self.rider is None or self._inside:
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+        run = super().__torch_dispatch__
+        self._inside = True  # what an operator runs inside itself is not looked at
+        try:
+            return self.rider.__torch_dispatch__(
+                func, types, args, kwargs, lambda *args, **kwargs: run(func, types, args, kwargs)
+            )
+        finally:
+            self._inside = False
 
     def dispatch(
         self,
