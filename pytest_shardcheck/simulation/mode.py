@@ -89,7 +89,7 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator on shapes alone."""
         __tracebackhide__ = hide_from_users
-        options = _without_index(kwargs or {})
+        options = _on_the_cpu(kwargs or {})
         if FakeTensor not in types:
             if not types and self._is_real(func, args, options):
                 with unset_fake_temporarily():
@@ -127,12 +127,23 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
             return func.redispatch(_CPU, *args, **kwargs)
 
 
-def _without_index(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Say "cpu" for "cpu:0", as real tensors do: fake ones take it for another device."""
+def _on_the_cpu(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say "cpu" for "cpu:0", as real tensors do: fake ones take it for another device.
+
+    Raises:
+        UsageError: another device. torch can't follow its tensors far without its drivers, and ends
+            the process where it gives up.
+    """
     device = kwargs.get("device")
-    if isinstance(device, torch.device) and device.type == "cpu" and device.index is not None:
-        return {**kwargs, "device": torch.device("cpu")}
-    return kwargs
+    if not isinstance(device, torch.device) or device.type == "meta":
+        return kwargs
+    if device.type != "cpu":
+        raise UsageError(
+            f"{asking_line()}: a tensor on {device} in a simulated world, whose tensors are all on "
+            "the CPU: their bytes are the same there. Take the device from `world.device` "
+            "(fixture `world`)"
+        )
+    return kwargs if device.index is None else {**kwargs, "device": torch.device("cpu")}
 
 
 def _remember_only_real(converter: Any) -> None:

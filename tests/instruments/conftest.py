@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from pytest_shardcheck.instruments.saved_activations import SavedActivations
 from pytest_shardcheck.instruments.surroundings import Surroundings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_a_tests_own_garbage():
+    """Regions collect garbage: not through all that torch and this session have made, as in ranks."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -82,6 +82,15 @@ WORLDS = """
     def test_reduce_what_was_before(process_group):
         dist.all_reduce(BEFORE)
 
+    @simulated(4, ranks=[0])
+    @pytest.mark.parametrize("move", [
+        lambda: torch.zeros(3, device="cuda"),
+        lambda: nn.Linear(2, 2).to("cuda:1"),
+        lambda: nn.Linear(2, 2, device="cuda"),
+    ], ids=["made", "moved", "built"])
+    def test_on_a_gpu(move):
+        move()
+
     @simulated(16, mesh={"dp": 4, "tp": -1}, ranks=[6])
     def test_place(world, device_mesh, tmp_path):
         assert (world.rank, world.size, world.simulated) == (6, 16, True)
@@ -159,6 +168,7 @@ WORLDS = """
         assert state.sum().item() > 0
 """
 
+GPUS = ("made", "moved", "built")
 PASSING = {
     "test_place[dp4xtp4-simulated]",
     "test_of_both_kinds[world2]",
@@ -199,6 +209,10 @@ FAILING = {
     "test_write_into_what_was_before[world4-simulated]": [
         "writes into a tensor of shape [4] that was made before the test"
     ],
+    **{
+        f"test_on_a_gpu[world4-simulated-{how}]": ["a tensor on cuda", "Take the device from"]
+        for how in GPUS
+    },
     "test_reduce_what_was_before[world4-simulated]": [
         "allreduce_ in a simulated world on tensors with values",
         "made before the test",
