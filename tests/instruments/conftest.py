@@ -12,7 +12,7 @@ from pytest_shardcheck.instruments.surroundings import Surroundings
 
 @pytest.fixture(scope="module", autouse=True)
 def _only_a_tests_own_garbage():
-    """Regions collect garbage: not through all that torch and this session have made, as in ranks."""
+    """Regions collect garbage: as in ranks, not through all that there is."""
     gc.collect()
     gc.freeze()
     yield
