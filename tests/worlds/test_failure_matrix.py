@@ -94,7 +94,16 @@ AT_EXIT = "rank {c} of 2 died in its exit"
 
 CASES = [
     # Failures
-    _spawned("assert", "assert world.rank == world.size", FAILED, "assert {c} == 2"),
+    _spawned(
+        "assert",
+        """
+            print(f"printed by {world.rank}")
+            assert world.rank == world.size""",
+        FAILED,
+        "assert {c} == 2",
+        "Captured stdout call (rank {c})",
+        "printed by {c}",
+    ),
     _spawned("raise", "raise ValueError('boom')", FAILED, "ValueError: boom"),
     _spawned(
         "unpicklable",
@@ -162,7 +171,17 @@ CASES = [
         "in test_sigsegv",
         DIED,
     ),
-    _spawned("sigkill", "kill_self()", DEAD, "killed by SIGKILL (out of memory is likely", DIED),
+    _spawned(
+        "sigkill",
+        """
+            os.write(2, b"last words")
+            kill_self()""",
+        DEAD,
+        "killed by SIGKILL (out of memory is likely",
+        "Captured stderr call (rank {c}, unreported)",
+        "last words",
+        DIED,
+    ),
     _body(
         "sigabrt",
         "\n            os.write(2, b'last words')\n            os.abort()",
