@@ -10,6 +10,7 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,11 @@ def why_none(config: pytest.Config) -> str:
         return ""
     if config.pluginmanager.is_blocked(_PLUGIN):
         return "syrupy, which keeps snapshots, is switched off; leave out `-p no:syrupy`"
+    if find_spec(_PLUGIN) is not None:
+        return (
+            "syrupy, which keeps snapshots, is not loaded (PYTEST_DISABLE_PLUGIN_AUTOLOAD is set); "
+            "add `-p syrupy`"
+        )
     return (
         "snapshots are kept by syrupy, which is not installed: "
         "pip install 'pytest-shardcheck[snapshots]'"

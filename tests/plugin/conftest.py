@@ -8,6 +8,14 @@ import pytest
 
 
 @pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Leave other plugins out of inner sessions that don't name them: each imports them anew."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_shardcheck.plugin")
+    return pytester
+
+
+@pytest.fixture
 def ids_of(pytester: pytest.Pytester) -> Callable[..., list[str]]:
     """Return a function that gives the ids an inner session would run, in its order."""
 

@@ -125,7 +125,7 @@ def test_the_ini_path_is_relative_to_the_root_and_the_option_to_where_one_stands
 
 def test_a_worker_that_crashes_is_missed(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
-    result = run(pytester, "-n1", test_it="import os\ndef test_it(): os._exit(1)\n")
+    result = run(pytester, "-p", "xdist", "-n1", test_it="import os\ndef test_it(): os._exit(1)\n")
     assert result.ret == 1
     assert read(pytester.path / "out.json").incomplete == "a worker crashed in test_it.py::test_it"
 

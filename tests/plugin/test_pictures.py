@@ -89,7 +89,7 @@ def test_the_controller_leaves_a_page_and_traces_of_all_workers(pytester):
     pytester.makeini(INI)
     pytester.makepyfile(test_it=TESTS)
     args = ["--shardcheck-html=new/folder/page.html", "--shardcheck-trace=traces"]
-    keeper, records = run(pytester, "-n", "2", *args)
+    keeper, records = run(pytester, "-p", "xdist", "-n", "2", *args)
     page = (pytester.path / "new" / "folder" / "page.html").read_text()
     rows, timelines = data_of(page)
 

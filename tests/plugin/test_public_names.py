@@ -13,6 +13,14 @@ from pytest_shardcheck.plugin.handle import Shardcheck
 from pytest_shardcheck.plugin.place import World
 
 
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Load every plugin as pytest does: by its entry point."""
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    monkeypatch.delenv("PYTEST_PLUGINS")
+    return pytester
+
+
 def test_markers(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure()
     plain = pytester.parseconfigure("-p", "no:shardcheck")

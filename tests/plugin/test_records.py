@@ -67,10 +67,12 @@ class _Keeper:
         self.records.add(report)
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "xdist"])
 def test_every_outcome(pytester, workers):
     if workers:
         pytest.importorskip("xdist")
+    if find_spec("syrupy"):
+        workers = ["-p", "syrupy", *workers]
     pytester.makeini("[pytest]\nshardcheck_world_size = 2\n")
     pytester.makepyfile(test_it=TESTS)
     keeper = _Keeper()

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_shardcheck.plugin import snapshots
 from pytest_shardcheck.plugin.snapshots import why_none
 
 pytest.importorskip("syrupy")
@@ -406,7 +407,7 @@ def test_what_is_wrong_fails_and_writes_nothing(project):
 
 
 class Manager:
-    """A plugin manager where syrupy is not installed, or was switched off."""
+    """A plugin manager where syrupy is not loaded, or was switched off."""
 
     def __init__(self, *, blocked: bool) -> None:
         self.blocked = blocked
@@ -419,9 +420,11 @@ class Manager:
         return self.blocked
 
 
-def test_without_syrupy_the_call_says_what_to_install():
+def test_without_syrupy_the_call_says_what_to_do(monkeypatch):
     def config(*, blocked):
         return SimpleNamespace(pluginmanager=Manager(blocked=blocked))
 
+    assert "add `-p syrupy`" in why_none(config(blocked=False))
+    monkeypatch.setattr(snapshots, "find_spec", lambda _: None)
     assert "pip install 'pytest-shardcheck[snapshots]'" in why_none(config(blocked=False))
     assert "leave out `-p no:syrupy`" in why_none(config(blocked=True))
