@@ -43,14 +43,14 @@ class LifeSign:
             return
         self._next = now + EVERY_S
         doing = watchdog.what_ranks_do(world.directory, world.states)
+        self._shown = True  # before it is: an interrupt may come in between
         self._write(f"{now - world.started:.0f} s: {doing}")
-        self._shown = True
 
     def erase(self) -> None:
         """Leave the terminal as it was."""
         if self._shown:
-            self._shown = False
             self._write("")
+            self._shown = False
 
     def _write(self, text: str) -> None:
         writer = self._terminal.config.get_terminal_writer()

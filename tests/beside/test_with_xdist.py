@@ -119,9 +119,8 @@ def test_results_without_xdist(serial):
     assert serial.outcomes == {"passed": 2 * 10, "failed": 2 * 2, "skipped": 2, "xfailed": 2}
 
 
-@pytest.mark.parametrize(
-    ("dist", "workers"), [("load", 4), ("loadfile", 2), ("loadgroup", 2), ("worksteal", 2)]
-)
+# This suite itself runs by file.
+@pytest.mark.parametrize(("dist", "workers"), [("load", 4), ("loadgroup", 2), ("worksteal", 2)])
 def test_same_results(run_session, serial, dist, workers, monkeypatch):
     arguments = ["-rA", f"-n{workers}", f"--dist={dist}"]
     bounded = workers == 4

@@ -209,8 +209,8 @@ class OnTerminal:
         self.screen = Screen(WIDE, 12)
 
     def read_until(self, text: str | None) -> str:
-        """Read until the terminal shows `text`; to the end where it never does."""
-        while text is None or text not in self.screen.text:
+        """Read until a line of the terminal ends in `text`; to the end where none ever does."""
+        while text is None or not any(row.endswith(text) for row in self.screen.rows):
             try:
                 data = os.read(self._fd, 1 << 16)
             except OSError:  # the session has ended, and with it its side of the terminal
