@@ -12,7 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from pytest_shardcheck import collectives, expect, max_memory, memory
+from pytest_shardcheck import collectives, expect, max_collectives, max_memory, memory
 
 pytestmark = [
     pytest.mark.world_size(2),
@@ -54,6 +54,22 @@ def test_a_plain_optimizer_in_its_place_is_named(process_group, shardcheck):
 def test_parameters_as_views_of_buckets(process_group, shardcheck):
     reading = measure_third(shardcheck, *wrapped(m8(), parameters_as_bucket_view=True))
     assert reading.collectives["broadcast"].bytes == P
+
+
+# Forgotten, it is a message for each parameter; of the same bytes, so no ceiling of bytes says so.
+def test_forgotten_views_of_parameters_are_named(process_group, shardcheck):
+    owners = collectives(all_reduce=2, broadcast=2)
+    right = measure_third(shardcheck, *wrapped(m8(), parameters_as_bucket_view=True))
+    shardcheck.check(right, owners)
+    wrong = measure_third(shardcheck, *wrapped(m8()))
+    shardcheck.check(wrong, max_collectives(bytes={"broadcast": P}))
+    with caught(
+        "collectives(broadcast): 2 calls were expected",
+        "16 calls, 14 more",
+        "4 x broadcast of float32 [256, 256] (262,144 B) in group 'world', peer 0, optimizer at",
+        "4 x broadcast of float32 [256] (1,024 B) in group 'world', peer 1, optimizer at",
+    ):
+        shardcheck.check(wrong, owners)
 
 
 # A mistake that the loss does not show: without DDP nobody averages gradients.
