@@ -48,18 +48,15 @@ def test_with(call, process_group, shardcheck):
     assert measure_third(shardcheck, Blocks(call)).saved.at_forward_end == INPUTS
 
 
-def halves(model, hidden):
-    """Run two blocks under a checkpoint of their own, in which each has its own."""
-    for half in (model.blocks[:2], model.blocks[2:]):
-        hidden = checkpointed(
-            lambda x, half=half: checkpointed(half[1], checkpointed(half[0], x)), hidden
-        )
-    return hidden
+class Halves(Blocks):
+    """Two blocks under a checkpoint of their own, in which `call` runs each."""
 
-
-class Nested(Blocks):
     def forward(self, hidden):
-        return halves(self, hidden)
+        for first, second in (self.blocks[:2], self.blocks[2:]):
+            hidden = checkpointed(
+                lambda x, one=first, two=second: self.call(two, self.call(one, x)), hidden
+            )
+        return hidden
 
 
 # Two inputs of halves; in backward also one block's input in the half, and that block's insides.
@@ -67,7 +64,20 @@ class Nested(Blocks):
 @pytest.mark.saved_activations(bytes=2 * INPUT, phase="forward")
 @pytest.mark.memory(growth=0)
 def test_nested(process_group, shardcheck):
-    measure_third(shardcheck, Nested())
+    measure_third(shardcheck, Halves(checkpointed))
+
+
+# Recomputed without checkpoints inside, a half has two blocks' activations at once; forward saves
+# as little as before.
+def test_inner_checkpoints_are_forgotten(process_group, shardcheck):
+    nested = max_saved_activations(bytes=2 * INPUT + INPUT + HIDDEN)
+    shardcheck.check(measure_third(shardcheck, Halves(checkpointed)), nested)
+    wrong = measure_third(shardcheck, Halves(nn.Module.__call__))
+    shardcheck.check(wrong, saved_activations(bytes=2 * INPUT, phase="forward"))
+    with caught(
+        f"{2 * INPUT + INPUT + 2 * HIDDEN:,} B", "at the end of forward: 65,536 B", "131,072 B"
+    ):
+        shardcheck.check(wrong, nested)
 
 
 # Case A21 (pytorch #115255): hooks that do nothing, in a checkpoint. Nothing is left behind; but
@@ -145,7 +155,11 @@ class OnCpu(Blocks):
 @pytest.mark.saved_activations(bytes=WHOLE)
 @pytest.mark.memory(growth=0)
 def test_save_on_cpu_saves_nothing_on_the_cpu(process_group, shardcheck):
-    measure_third(shardcheck, OnCpu())
+    reading = measure_third(shardcheck, OnCpu())
+    without = measure_third(shardcheck, Blocks())
+    assert reading.memory.peak == without.memory.peak
+    with caught(f"{WHOLE:,} B", "by module: blocks.0.1 131,072 B"):
+        shardcheck.check(reading, max_saved_activations(bytes=INPUT))
 
 
 # On a GPU the copies lie on the host, and the device keeps the output alone. CPU-only machines

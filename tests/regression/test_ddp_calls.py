@@ -125,25 +125,3 @@ def test_a_ddp_inside_another_communicates_on(process_group, shardcheck):
         outer(batch).sum().backward()
     with caught("1 call, 1 more", "1 x all_reduce of float32 [272] (1,088 B)", "in 1.module at"):
         shardcheck.check(wrong, collectives())
-
-
-# A33, ultralytics #24410: rank 0's buffers, a message for each dtype: running mean and variance of
-# 4 floats each, and a count of batches.
-def test_batch_norms_buffers(process_group, shardcheck):
-    def third(**options):
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
-        model = DistributedDataParallel(model, **options)
-        for _ in range(3):
-            with shardcheck.measure(model) as reading:
-                model(torch.randn(4, 4)).sum().backward()
-        return reading
-
-    expected = collectives(all_reduce=1)
-    shardcheck.check(third(broadcast_buffers=False), expected)
-    with caught(
-        "collectives(broadcast): 0 calls were expected",
-        "1 x broadcast of float32 [8] (32 B) in group 'world', peer 0, forward",
-        "1 x broadcast of int64 [1] (8 B) in group 'world', peer 0, forward",
-        "in DistributedDataParallel at",
-    ):
-        shardcheck.check(third(), expected)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pytest
 from mistakes import caught
-from models import train_measured
+from models import m8, train_measured
 from steps import P, measure_third
 from torch import nn, randn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.optim import AdamW
 from wrapped_fsdp import fsdp1_m8
 
@@ -117,9 +118,13 @@ ZERO3_PEAK = max_memory(5_065_768)
 ZERO3_CALLS = collectives(all_gather=16, reduce_scatter=8)
 
 
+# Of the policies one wraps by size, from 100 million parameters on: it wraps nothing, and says so
+# as little as no policy does.
 @pytest.mark.world_size(2)
-def test_layers_are_not_wrapped(process_group, shardcheck):
-    reading = measured(shardcheck, fsdp1_m8(layers=False))
+@pytest.mark.parametrize("policy", [None, size_based_auto_wrap_policy], ids=["none", "by size"])
+def test_layers_are_not_wrapped(policy, process_group, shardcheck):
+    model = FullyShardedDataParallel(m8(), auto_wrap_policy=policy, device_id="cpu")
+    reading = measured(shardcheck, model)
     with caught("9,506,828 B", "2,105,344 B float32 [526336] unsharded parameters"):
         shardcheck.check(reading, ZERO3_PEAK)
     with caught("1 call, 15 fewer", "1 x reduce_scatter of float32 [526336] (2,105,344 B)"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from mistakes import caught
 from models import Tied, train_measured
-from steps import P, measure_third
+from steps import P, measure_third, third
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard
 from torch.optim import SGD, AdamW
 from wrapped_fsdp import fsdp2_m8
 
-from pytest_shardcheck import collectives, max_collectives, memory
+from pytest_shardcheck import collectives, max_collectives, max_memory, memory
 
 U = P // 8
 
@@ -186,3 +186,42 @@ def test_a30_two_tables_in_one_unit(device_mesh, shardcheck):
         "131,072 B", "1 x reduce_scatter of float32 [32768] (131,072 B)", "65,536 B (100.0 %) above"
     ):
         shardcheck.check(reading, max_collectives(largest={"reduce_scatter": 65_536}))
+
+
+def of_one_shard(mesh, factor=None):
+    """Four Linear(64, 64) of W = 16,384 B, each a unit and a root of its own."""
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+        if factor:
+            layer.set_gradient_divide_factor(factor)
+    return model
+
+
+# A29, pytorch #195732: where one rank is all shards nothing is reduced, yet a factor divides into a
+# tensor of its own. The peak was in the first layer's backward, with its whole weight, the gradient
+# of that, and its output's of 512 B; now it comes after, with what was to be reduced, the sum and
+# the quotient. The published 147,976 B and 163,848 B are without the batch, its gradient, the list
+# of ranks of the mesh, and what three other roots keep of their reductions.
+@pytest.mark.world_size(1)
+def test_a29_dividing_gradients_of_one_shard_copies_them(device_mesh, shardcheck):
+    def read(factor):
+        model = of_one_shard(device_mesh, factor)
+
+        def step():
+            model.zero_grad()
+            model(torch.randn(2, 64, requires_grad=True)).sum().backward()
+
+        return third(shardcheck, step, model).reading
+
+    beside = 2 * 512 + 4 + 3 * 16_384
+    right = read(None)
+    shardcheck.check(right, memory(peak=147_976 + beside))
+    wrong = read(2.0)
+    for reading in (right, wrong):
+        shardcheck.check(reading, collectives())
+    with caught(
+        f"{163_848 + beside:,} B (214.0 kB), 15,872 B (8.0 %) above",
+        "2 x 16,384 B float32 [4096] temporaries, in 0 at",
+    ):
+        shardcheck.check(wrong, max_memory(peak=147_976 + beside))

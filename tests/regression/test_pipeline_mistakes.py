@@ -7,7 +7,7 @@ import torch
 from mistakes import caught
 from models import m8
 from steps import third
-from systems.pipelines import one_stage, total, trained_in_stages
+from systems.pipelines import interleaved, one_stage, total, trained_in_stages
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -42,6 +42,20 @@ def test_gpipe_where_1f1b_was_meant(micro_batches, process_group, shardcheck):
         f"{micro_batches * 4} tensors, {micro_batches * 4 - 8} more",
     ):
         shardcheck.check(read(ScheduleGPipe), in_flight)
+
+
+# Interleaved stages keep ranks busier and more in flight: on rank r of n, with two stages each,
+# n + 2 (n - 1 - r) + 1 of half the layers, where 1F1B has n - r of all; and each stage sends.
+@pytest.mark.world_size(2)
+def test_interleaved_where_1f1b_was_meant(process_group, world, shardcheck):
+    plain = max_saved_activations(bytes=(2 - world.rank) * 4 * INPUT), collectives(send=8, recv=8)
+    shardcheck.check(third_step(shardcheck, one_stage(Schedule1F1B)), *plain)
+    wrong = third_step(shardcheck, interleaved())
+    held = (5 - 2 * world.rank) * 2 * INPUT
+    with caught(f"rank {world.rank}: {held:,} B", f"{held - (2 - world.rank) * 4 * INPUT:,} B ("):
+        shardcheck.check(wrong, plain[0])
+    with caught("24 calls, 16 more", "send of float32 [4, 256] (4,096 B) in group 'world'"):
+        shardcheck.check(wrong, plain[1])
 
 
 class Whole(nn.Module):

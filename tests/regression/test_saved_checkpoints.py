@@ -106,7 +106,7 @@ def test_a_full_model_is_loaded_by_rank_0(device_mesh, shardcheck, world, tmp_pa
     with caught(
         f"{P + P // world.size:,} B",  # and the shards that are cut of it
         "8 x 262,144 B float32 [256, 256]",
-        "at tests/regression/test_saved_checkpoints.py:",
+        "test_saved_checkpoints.py:",
     ):
         shardcheck.check(wrong, most)
 

@@ -30,7 +30,7 @@ class Data(torch.utils.data.Dataset):
 
 
 def train(shardcheck, world, *, keep=None, **options):
-    """Train for four optimizer steps and return the reading of the third."""
+    """Train for three optimizer steps and return the reading of the third."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=WIDTH,
@@ -56,7 +56,7 @@ def train(shardcheck, world, *, keep=None, **options):
 
     arguments = transformers.TrainingArguments(
         output_dir=str(world.tmp_path),
-        max_steps=4,
+        max_steps=3,
         per_device_train_batch_size=2,
         use_cpu=True,
         report_to=[],

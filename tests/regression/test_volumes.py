@@ -90,6 +90,15 @@ def test_padding_is_sent(kind, padded, device_mesh, shardcheck):
     with shardcheck.measure(model) as reading:
         model(torch.ones(2, 5)).sum().backward()
     assert reading.collectives.total.wire_bytes == 2 * padded * 3 // 4
+    # The paper's volume is that of the elements.
+    unpadded = 2 * 25 * 4 * 3 // 4
+    with caught(
+        f"max_collectives(wire_bytes): the ceiling of {unpadded} B",
+        f"{2 * padded * 3 // 4} B, ",
+        f"({padded} B) in group 'world', forward in",
+        f"1 x reduce_scatter of float32 [{padded // 4}] ({padded} B) in group 'world', backward",
+    ):
+        shardcheck.check(reading, max_collectives(wire_bytes=unpadded))
 
 
 @pytest.mark.world_size(2)

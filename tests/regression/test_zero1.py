@@ -10,9 +10,9 @@ from steps import P, measure_third
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
+from torch.optim import Adafactor, AdamW
 
-from pytest_shardcheck import collectives, expect, max_memory, memory
+from pytest_shardcheck import collectives, expect, max_collectives, max_memory, memory
 
 pytestmark = [
     pytest.mark.world_size(2),
@@ -56,6 +56,22 @@ def test_parameters_as_views_of_buckets(process_group, shardcheck):
     assert reading.collectives["broadcast"].bytes == P
 
 
+# Forgotten, it is a message for each parameter; of the same bytes, so no ceiling of bytes says so.
+def test_forgotten_views_of_parameters_are_named(process_group, shardcheck):
+    owners = collectives(all_reduce=2, broadcast=2)
+    right = measure_third(shardcheck, *wrapped(m8(), parameters_as_bucket_view=True))
+    shardcheck.check(right, owners)
+    wrong = measure_third(shardcheck, *wrapped(m8()))
+    shardcheck.check(wrong, max_collectives(bytes={"broadcast": P}))
+    with caught(
+        "collectives(broadcast): 2 calls were expected",
+        "16 calls, 14 more",
+        "4 x broadcast of float32 [256, 256] (262,144 B) in group 'world', peer 0, optimizer at",
+        "4 x broadcast of float32 [256] (1,024 B) in group 'world', peer 1, optimizer at",
+    ):
+        shardcheck.check(wrong, owners)
+
+
 # A mistake that the loss does not show: without DDP nobody averages gradients.
 @pytest.mark.world_size(2)
 @pytest.mark.collectives(broadcast=16)
@@ -68,6 +84,34 @@ def test_without_ddp_gradients_are_never_averaged(process_group, shardcheck):
         "0 calls, 2 fewer",
     ):
         shardcheck.check(reading, collectives(all_reduce=2, broadcast=16))
+
+
+# Adafactor keeps a row and a column of a weight, a bias whole, and a step count of each. An owner
+# has whole parameters, also as views of a bucket, so they are factored as without; and as many
+# weights and biases as any other.
+FACTORS = 8 * (2 * 1_024 + 4) + 8 * (1_024 + 4)
+
+
+@pytest.mark.world_size(2, 4)
+@pytest.mark.memory(params=P, grads=P, optimizer={n: FACTORS // n for n in (2, 4)})
+@pytest.mark.collectives(all_reduce=2, phase="backward")
+@pytest.mark.parametrize("views", [False, True], ids=["parameters", "views"])
+def test_adafactor(views, process_group, shardcheck):
+    model = DistributedDataParallel(m8())
+    options = {"parameters_as_bucket_view": views}
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), Adafactor, **options)
+    measure_third(shardcheck, model, optimizer)
+
+
+# Its state was small before: 1.2 % of the parameters, and half of that is all that owners save.
+def test_a_plain_adafactor_in_its_place_is_named(process_group, shardcheck):
+    model = DistributedDataParallel(m8())
+    reading = measure_third(shardcheck, model, Adafactor(model.parameters()))
+    with caught(
+        "max_memory(optimizer): the ceiling of 12,320 B",
+        "24,640 B (24.6 kB), 12,320 B (100.0 %) above",
+    ):
+        shardcheck.check(reading, max_memory(optimizer=FACTORS // 2))
 
 
 class Table(nn.Module):
