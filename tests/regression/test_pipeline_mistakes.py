@@ -44,6 +44,18 @@ def test_gpipe_where_1f1b_was_meant(micro_batches, process_group, shardcheck):
         shardcheck.check(read(ScheduleGPipe), in_flight)
 
 
+# A ceiling that the first stage needs hides that the last, which has one in flight, keeps all.
+@pytest.mark.world_size(2)
+def test_each_stage_has_its_own_ceiling(process_group, shardcheck, world):
+    stages = [max_saved_activations(bytes=(2 - rank) * 4 * INPUT, rank=rank) for rank in (0, 1)]
+    shardcheck.check(third_step(shardcheck, one_stage(Schedule1F1B)), *stages)
+    wrong = third_step(shardcheck, one_stage(ScheduleGPipe, micro_batches=2, rows=8))
+    shardcheck.check(wrong, stages[0])
+    if world.rank == 1:
+        with caught("the ceiling of 16,384 B (16.4 kB) was crossed", "rank 1: 32,768 B"):
+            shardcheck.check(wrong, stages[1])
+
+
 # Interleaved stages keep ranks busier and more in flight: on rank r of n, with two stages each,
 # n + 2 (n - 1 - r) + 1 of half the layers, where 1F1B has n - r of all; and each stage sends.
 @pytest.mark.world_size(2)

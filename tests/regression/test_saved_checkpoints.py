@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 from torch.optim import AdamW
 
-from pytest_shardcheck import max_memory
+from pytest_shardcheck import max_collectives, max_memory
 
 W = 256 * 256 * 4
 BIAS = 256 * 4
@@ -139,3 +139,15 @@ def test_shards(device_mesh, shardcheck, world, tmp_path):
         dcp.load(state, checkpoint_id=tmp_path / "shards")
         set_state_dict(model, optimizer, model_state_dict=params, optim_state_dict=moments)
     assert torch.equal(model[0].weight.to_local(), before)
+
+
+# The same call with whole tensors writes a checkpoint, too: after every rank has gathered all of it.
+def test_whole_tensors_in_a_checkpoint_of_shards(device_mesh, shardcheck):
+    model, _ = trained(device_mesh)
+    with shardcheck.measure(model, region="state dict") as measurement:
+        state = {name: param.full_tensor() for name, param in model.named_parameters()}
+    with caught("16 calls, 16 more", "all_gather", "test_saved_checkpoints.py:"):
+        shardcheck.check(measurement.reading, max_collectives(count=0))
+    with caught(f"{P:,} B", "8 x 262,144 B float32 [256, 256]"):
+        shardcheck.check(measurement.reading, max_memory(peak_above_start=0))
+    del state
