@@ -141,7 +141,7 @@ def test_shards(device_mesh, shardcheck, world, tmp_path):
     assert torch.equal(model[0].weight.to_local(), before)
 
 
-# The same call with whole tensors writes a checkpoint, too: after every rank has gathered all of it.
+# The same call with whole tensors writes a checkpoint, too: after every rank has gathered it all.
 def test_whole_tensors_in_a_checkpoint_of_shards(device_mesh, shardcheck):
     model, _ = trained(device_mesh)
     with shardcheck.measure(model, region="state dict") as measurement:
