@@ -29,7 +29,7 @@ class Data(torch.utils.data.Dataset):
         return {"input_ids": torch.arange(8), "labels": torch.arange(8)}
 
 
-def train(shardcheck, world, *, keep=None, **options):
+def train(shardcheck, world, *, keep=None, use_cpu=True, **options):
     """Train for three optimizer steps and return the reading of the third."""
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
@@ -58,7 +58,7 @@ def train(shardcheck, world, *, keep=None, **options):
         output_dir=str(world.tmp_path),
         max_steps=3,
         per_device_train_batch_size=2,
-        use_cpu=True,
+        use_cpu=use_cpu,
         report_to=[],
         logging_strategy="no",
         save_strategy="no",
@@ -105,3 +105,10 @@ def test_mistakes(shardcheck, world):
     wrong = train(shardcheck, world, fsdp=True, fsdp_config={"version": 2})
     with caught("max_memory(state)", f"params {P:,} B"):
         shardcheck.check(wrong, max_memory(state=2 * P + 4 * TENSORS))
+
+
+# At work it needs a GPU for each rank, and halves everything.
+@pytest.mark.world_size(2, device="cuda")
+@pytest.mark.max_memory(state=2 * P + 4 * TENSORS)
+def test_fsdp(shardcheck, world):
+    train(shardcheck, world, use_cpu=False, fsdp=True, fsdp_config={"version": 2})
