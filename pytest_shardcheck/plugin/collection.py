@@ -23,7 +23,7 @@ from pytest_shardcheck.plugin.world_marker import closest_level, worlds_of
 from pytest_shardcheck.vocabulary.errors import UsageError
 from pytest_shardcheck.vocabulary.specs import WorldSpec
 from pytest_shardcheck.worlds import no_syrupy
-from pytest_shardcheck.worlds.keys import EXPECTATIONS, SPEC, TRACKED
+from pytest_shardcheck.worlds.keys import EXPECTATIONS, SIZES, SPEC, TRACKED
 
 # The markers that an item was prepared with. A node id in the arguments makes its item pass through
 # the session's collector once more, and a hook may add markers after that.
@@ -203,7 +203,7 @@ def _attach(item: pytest.Item, spec: WorldSpec | None) -> None:
         return
     _refuse_foreign_fixtures(item)
     item.stash[SPEC] = spec = with_ranks(spec, expectations)
-    sizes = [world.size for world in worlds_of(item)] or [spec.size]
+    item.stash[SIZES] = sizes = [world.size for world in worlds_of(item)] or [spec.size]
     check_world_sizes(expectations, sizes)
     # Works every value out, so that a size missing from a mapping is known before a rank starts.
     item.stash[EXPECTATIONS] = tuple(applicable(expectations, spec))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_shardcheck.worlds.keys import RANK
+from pytest_shardcheck.worlds.keys import RANK, SIZES
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -55,7 +55,8 @@ def shardcheck(request: pytest.FixtureRequest) -> Shardcheck:
     from pytest_shardcheck.plugin.handle import Shardcheck
     from pytest_shardcheck.plugin.snapshots import why_none
 
-    return Shardcheck(_context(request), why_none(request.config))
+    sizes = request.node.stash[SIZES]
+    return Shardcheck(_context(request), sizes, why_none(request.config))
 
 
 def no_world(nodeid: str, what: str) -> UsageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_shardcheck.expectations import Expectation, judge_given
+from pytest_shardcheck.expectations import Expectation, check_world_sizes, judge_given
 from pytest_shardcheck.instruments.regions import Measurement
 from pytest_shardcheck.plugin.taking import take
 from pytest_shardcheck.reports import explain
@@ -17,7 +17,7 @@ from pytest_shardcheck.vocabulary.errors import (
 from pytest_shardcheck.vocabulary.readings import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pytest_shardcheck.worlds.rank import RankContext
 
@@ -27,9 +27,13 @@ __tracebackhide__ = hide_from_users
 class Shardcheck:
     """Measures regions of a test, checks readings, and exchanges them between ranks."""
 
-    def __init__(self, context: RankContext, no_snapshots: str = "") -> None:
-        """Speak for the rank of ``context``; ``no_snapshots`` says why it may take none."""
+    def __init__(self, context: RankContext, sizes: Sequence[int], no_snapshots: str = "") -> None:
+        """Speak for the rank of ``context``, in a test that runs at these world sizes.
+
+        ``no_snapshots`` says why it may take none.
+        """
         self._context = context
+        self._sizes = sizes
         self._no_snapshots = no_snapshots
         self._meter = context.track()
 
@@ -67,7 +71,8 @@ class Shardcheck:
 
         Raises:
             UnmetExpectationError: With the marker's message.
-            UsageError: No expectation was given, or the block has not ended.
+            UsageError: No expectation was given, the block has not ended, or a ``world_size=``
+                is none that the test runs at.
         """
         if not expectations or not all(isinstance(e, Expectation) for e in expectations):
             raise UsageError(
@@ -77,6 +82,7 @@ class Shardcheck:
             )
         frozen = _frozen(reading)
         spec = self._context.order.spec
+        check_world_sizes(expectations, self._sizes)
         verdicts = judge_given(expectations, spec, {frozen.rank: [frozen]})
         if not all(verdict.met for verdict in verdicts):
             raise UnmetExpectationError(explain(verdicts, spec))

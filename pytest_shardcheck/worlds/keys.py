@@ -25,6 +25,8 @@ RANK: Final[pytest.StashKey[RankContext]] = pytest.StashKey()
 NODEID: Final = pytest.StashKey[str]()
 # On an item: its world, and the expectations that hold there.
 SPEC: Final[pytest.StashKey[WorldSpec]] = pytest.StashKey()
+# All world sizes that the test runs at.
+SIZES: Final[pytest.StashKey[Sequence[int]]] = pytest.StashKey()
 EXPECTATIONS: Final[pytest.StashKey[Sequence[Expectation]]] = pytest.StashKey()
 # On an item: it carries a measuring marker or requests ``shardcheck``.
 TRACKED: Final = pytest.StashKey[bool]()

@@ -411,6 +411,15 @@ CHECK = """
         with pytest.raises(UnmetExpectationError, match="± 5 B"):
             shardcheck.check(reading, memory(params=P + 6, tolerance=5))
 
+    @pytest.mark.world_size(1, 2)
+    def test_only_where_it_holds(shardcheck, world):
+        reading = run(shardcheck)
+        shardcheck.check(reading, memory(params=1 if world.size == 1 else P, world_size=2))
+        with pytest.raises(UsageError, match="the test runs at world size 1, 2 and never there"):
+            shardcheck.check(reading, memory(params=1, world_size=4))
+        with pytest.raises(UnmetExpectationError, match="rank 2 is not in this world"):
+            shardcheck.check(reading, memory(params=P, rank=2))
+
     def test_an_unmet_expectation_is_an_assertion_error(shardcheck):
         with pytest.raises(AssertionError) as caught:
             shardcheck.check(run(shardcheck), max_memory(params=1))
