@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -92,3 +93,18 @@ def test_different_dtypes_are_an_error(process_group):
         scaled @ hidden.mT
     normed = nn.LayerNorm(8)(hidden)  # whose kernel takes parameters in float32
     assert normed.dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
+@pytest.mark.world_size(2, simulate=True)
+def test_a_whole_that_is_not_its_parts_is_an_error(process_group):
+    # gloo refuses these, each in words of its own.
+    part, bf16 = torch.ones(4), torch.empty(8, dtype=torch.bfloat16)
+    dist.all_gather_into_tensor(torch.empty(8), part)
+    dist.reduce_scatter_tensor(part, torch.ones(8))
+    with pytest.raises(RuntimeError, match=r"7 elements of torch.float32 are not 2 times 4 of"):
+        dist.all_gather_into_tensor(torch.empty(7), part)
+    with pytest.raises(RuntimeError, match=r"test_simulated_traps.py:.* of torch.bfloat16 are not"):
+        dist.all_gather_into_tensor(bf16, part)
+    with pytest.raises(RuntimeError, match=r"7 elements of torch.float32 are not 2 times 3 of"):
+        dist.reduce_scatter_tensor(torch.empty(3), torch.ones(7))
