@@ -34,6 +34,7 @@ from pytest_shardcheck.instruments import c10d_tap
 from pytest_shardcheck.instruments.groups import Group
 from pytest_shardcheck.vocabulary.errors import UsageError
 
+from .asking import asking_line
 from .exchange import Exchange
 from .patches import on_real_tensors, replace
 
@@ -43,6 +44,8 @@ _work_of: Any = getattr(torch._C._distributed_c10d, "_create_work_from_future") 
 BACKEND: Final = "shardcheck_simulated"
 _REDUCING: Final = ("allreduce_", "allreduce_coalesced_", "reduce_")
 _GATHERING: Final = ("allgather_", "_allgather_base_")
+# Which argument is all ranks' tensor, of (output, input); the other is one rank's.
+_WHOLE_AT: Final = {"_allgather_base_": 0, "_reduce_scatter_base_": 1}
 _UNCHANGED: Final = ("barrier", "monitored_barrier_")
 _BACKWARD: Final = "/torch/autograd/graph.py"
 _CALLS: Final = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
@@ -97,6 +100,7 @@ class _Answers:
             if isinstance(tensor, FakeTensor) and tensor.constant is not None:
                 # Its values were known, and depend on other ranks' from now on.
                 tensor.fake_mode.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
+        _check_sizes(operator._schema.name.removeprefix("c10d::"), args)
         work = None
         if tensors and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             work = self._tell(operator._schema.name.removeprefix("c10d::"), args, tensors)
@@ -171,6 +175,19 @@ class _Answers:
                 self._exchange.post(f"{label}.{number}", tensor)
             elif self._exchange.reaches([root]):
                 self._exchange.fetch(f"{label}.{number}", tensor)
+
+
+def _check_sizes(name: str, args: Sequence[Any]) -> None:
+    """Refuse a whole that is not its parts' size or dtype, as backends do: none is asked here."""
+    if name not in _WHOLE_AT:
+        return
+    whole, part = args[_WHOLE_AT[name]], args[1 - _WHOLE_AT[name]]
+    size = c10d_tap.group_among(name, args).size
+    if whole.dtype is not part.dtype or whole.numel() != size * part.numel():
+        raise RuntimeError(
+            f"{asking_line()}: {name} of {size} ranks: {whole.numel()} elements of {whole.dtype} "
+            f"are not {size} times {part.numel()} of {part.dtype}"
+        )
 
 
 def _completed(tensors: list[Tensor]) -> Work:

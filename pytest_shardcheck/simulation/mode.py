@@ -32,6 +32,8 @@ from pytest_shardcheck.instruments._torch_private import (
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 from .asking import HOLDS_NOTHING, asking_line
+from .dtypes import Dtypes
+from .layouts import as_kernels_do
 from .real_places import RealPlaces
 from .training import Training
 
@@ -48,6 +50,7 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
         """Take tensors that were made before, too: constants of modules, a tokenizer's ids."""
         super().__init__(allow_non_fake_inputs=True)
         self._real = RealPlaces()
+        self._dtypes = Dtypes()
         self._training = training
         self._inside = False
         _remember_only_real(self.fake_tensor_converter)
@@ -99,14 +102,16 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
             return func._op_dk(torch._C.DispatchKey.BackendSelect, *args, **options)
         elif func.namespace == "_c10d_functional" and set(types) <= {FakeTensor, *_PLAIN}:
             return self._communicate(func, args, options)
-        elif func._schema.is_mutable:
-            _refuse_writing_into_real(func, args)
+        else:
+            if func._schema.is_mutable:
+                _refuse_writing_into_real(func, args)
+            self._dtypes.check(func, args)
         try:
             # The keys of torch's cache would keep alive the storages that they are made of, such as
             # copy.deepcopy's.
             uncached = func._schema.name == "aten::set_"
             with disable_fake_tensor_cache(self) if uncached else nullcontext():
-                return super().dispatch(func, types, args, options)
+                return as_kernels_do(func, args, super().dispatch(func, types, args, options))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _no_value(func, error)
 
