@@ -274,25 +274,25 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
         run: Callable[..., Any] | None = None,
     ) -> Any:
-        """Run the operator (by `run`, where another mode takes us along), then look at it."""
+        """Run the operator, then look at what it showed.
+
+        `run` is the `dispatch` of a mode that takes us along.
+        """
         if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
             return device_told(args[0])
         for kind in types:
             if not _passes.get(kind) and not _is_passed(kind):
-                return _left_to(kind, run or func, args, kwargs)
+                return _left_to(kind, func, args, kwargs)
         witness = self._witness
-        run = run or func
         if witness.off:
-            return run(*args, **(kwargs or {}))
+            return run(func, types, args, kwargs) if run else func(*args, **(kwargs or {}))
         traits = witness.traits.get(id(func)) or witness.learn(func)
         phase = witness.surroundings.phase()
         if phase != witness.phase and traits.works:
             witness.turn(phase)
+        result = run(func, types, args, kwargs) if run else func(*args, **(kwargs or {}))
         if kwargs:
-            result = run(*args, **kwargs)
             witness.look(kwargs.values(), func)
-        else:
-            result = run(*args)
         witness.look(args, func)
         if traits.makes:
             witness.look((result,), func, True)
@@ -334,9 +334,9 @@ def to_enter(mode: StorageMode) -> StorageMode | Ride:
     return mode if world is None or world.rider is not None else Ride(world, mode)
 
 
-def _left_to(kind: type, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+def _left_to(kind: type, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
-        return run(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
     return NotImplemented
 
 

@@ -73,13 +73,10 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
         if graph_task() != self._training.task:
             self._training.turn()
         if self.rider is None or self._inside:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
-        run = super().__torch_dispatch__
+            return self.dispatch(func, types, args, kwargs)
         self._inside = True  # what an operator runs inside itself is not looked at
         try:
-            return self.rider.__torch_dispatch__(
-                func, types, args, kwargs, lambda *args, **kwargs: run(func, types, args, kwargs)
-            )
+            return self.rider.__torch_dispatch__(func, types, args, kwargs, self.dispatch)
         finally:
             self._inside = False
 
