@@ -39,6 +39,15 @@ _ASKED: Final = {
 _Signature = tuple[Any, ...]
 
 
+def tensors_among(values: Sequence[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among an operator's arguments, and those in its lists of tensors."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_among(value)
+
+
 class Dtypes:
     """What kernels have said of the combinations of dtypes that they got."""
 
@@ -54,7 +63,7 @@ class Dtypes:
         """
         if func not in _ASKED:
             return
-        tensors = list(_tensors(args))
+        tensors = list(tensors_among(args))
         if len({tensor.dtype for tensor in tensors}) < 2:
             return
         signature = (func, *((tensor.dtype, tensor.dim()) for tensor in tensors))
@@ -124,11 +133,3 @@ def _filled(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 def _ones(value: Any) -> Any:
     return [1] * len(value) if isinstance(value, (list, tuple)) else 1
-
-
-def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)

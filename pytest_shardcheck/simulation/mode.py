@@ -9,7 +9,7 @@ them up where it meets one of the test; writing into it from there is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, NoReturn
 
@@ -32,7 +32,7 @@ from pytest_shardcheck.instruments._torch_private import (
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 from .asking import HOLDS_NOTHING, asking_line
-from .dtypes import Dtypes
+from .dtypes import Dtypes, tensors_among
 from .layouts import as_kernels_do
 from .real_places import RealPlaces
 from .training import Training
@@ -114,10 +114,10 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
 
     def _is_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Tell whether an operator without fake arguments returns real tensors."""
-        has_tensors = any(True for _ in _tensors(args))
+        has_tensors = any(True for _ in tensors_among(args))
         if has_tensors and func._schema.name not in _LIFTING:
             return True
-        dtype = next(_tensors(args)).dtype if has_tensors else kwargs.get("dtype")
+        dtype = next(tensors_among(args)).dtype if has_tensors else kwargs.get("dtype")
         return self._real.makes(dtype)
 
     def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -159,20 +159,12 @@ def _remember_only_real(converter: Any) -> None:
     converter.set_tensor_memo = set_tensor_memo
 
 
-def _tensors(values: Sequence[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
 def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
     for argument, value in zip(func._schema.arguments, args, strict=False):
         info = argument.alias_info
         if info is None or not info.is_write:
             continue
-        for tensor in _tensors((value,)):
+        for tensor in tensors_among((value,)):
             if type(tensor) in _PLAIN:
                 raise UsageError(
                     f"{asking_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
