@@ -18,6 +18,7 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     """Load every plugin as pytest does: by its entry point."""
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     monkeypatch.delenv("PYTEST_PLUGINS")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:asyncio")  # which warns of its own configuration
     return pytester
 
 
