@@ -23,9 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._torch_private import (
     ACCUMULATES,
-    ASKS_DEVICE,
     current_node,
-    device_told,
     is_only_inferred,
     keep_from_compiler,
     sequence_number,
@@ -278,14 +276,14 @@ class StorageMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         `run` is the `dispatch` of a mode that takes us along.
         """
-        if func is ASKS_DEVICE and type(args[0]) is FakeTensor:
-            return device_told(args[0])
         for kind in types:
             if not _passes.get(kind) and not _is_passed(kind):
-                return _left_to(kind, func, args, kwargs)
+                if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
+                    return _unseen(run, func, types, args, kwargs)
+                return NotImplemented
         witness = self._witness
         if witness.off:
-            return run(func, types, args, kwargs) if run else func(*args, **(kwargs or {}))
+            return _unseen(run, func, types, args, kwargs)
         traits = witness.traits.get(id(func)) or witness.learn(func)
         phase = witness.surroundings.phase()
         if phase != witness.phase and traits.works:
@@ -334,10 +332,14 @@ def to_enter(mode: StorageMode) -> StorageMode | Ride:
     return mode if world is None or world.rider is not None else Ride(world, mode)
 
 
-def _left_to(kind: type, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-    if kind is FunctionalTensor:  # torch traces DDP's buckets without hiding modes
-        return func(*args, **(kwargs or {}))
-    return NotImplemented
+def _unseen(
+    run: Callable[..., Any] | None,
+    func: Any,
+    types: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None,
+) -> Any:
+    return run(func, types, args, kwargs) if run else func(*args, **(kwargs or {}))
 
 
 def _is_passed(kind: type) -> bool:

@@ -39,7 +39,7 @@ from torch.optim.optimizer import (
 
 from pytest_shardcheck.vocabulary.errors import UsageError
 
-from ._torch_private import graph_task, is_recomputation
+from ._torch_private import PLAIN, graph_task, is_recomputation
 from .autograd_runs import autograd_runs
 from .held_ranges import part_of
 from .hook_stack import HookStack
@@ -63,7 +63,6 @@ __all__ = ["SavedActivations", "Window"]
 _Told = TypeVar("_Told")
 _MOST_EVENTS: Final = 20_000
 _UNKNOWN: Final = -2  # no run of autograd has this number
-_PLAIN: Final = (Tensor, nn.Parameter)
 
 
 class SavedActivations:
@@ -196,7 +195,7 @@ class SavedActivations:
             self._released(record.told)
 
     def _parts(self, tensor: Tensor) -> tuple[Part, ...]:
-        if type(tensor) in _PLAIN and not tensor.is_meta:
+        if type(tensor) in PLAIN and not tensor.is_meta:
             try:
                 return (part_of(tensor),)
             except (NotImplementedError, RuntimeError):

@@ -6,20 +6,18 @@ thread; nothing else refers to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ._torch_private import dispatch_modes, function_modes, is_checkpoint, without_dispatch
+from ._torch_private import PLAIN, dispatch_modes, function_modes, is_checkpoint, without_dispatch
 from .tensors import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .hook_stack import Pack, Unpack
-
-_PLAIN: Final = (Tensor, nn.Parameter)
 
 
 class Keeper(Protocol):
@@ -68,7 +66,7 @@ class PlainHooks:
 
     def pack(self, tensor: Tensor) -> _Handle:
         """Keep the tensor."""
-        if function_modes() or type(tensor) not in _PLAIN:
+        if function_modes() or type(tensor) not in PLAIN:
             with torch._C.DisableTorchFunction():
                 return self._pack(tensor)
         return self._pack(tensor)
@@ -152,7 +150,7 @@ class RecomputationHooks(ComposedHooks):
 
 def alias(tensor: Tensor) -> Tensor:
     """Return a tensor of its own over the same storage, with the same version, without a graph."""
-    if dispatch_modes() and type(tensor) in _PLAIN:
+    if dispatch_modes() and type(tensor) in PLAIN:
         with without_dispatch():  # it is no operation of the user's
             return tensor.detach()
     return tensor.detach()

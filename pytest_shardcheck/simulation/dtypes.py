@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from pytest_shardcheck.instruments.tensors import tensors_in
+
 from .asking import asking_line
 
 # Which arguments are sizes: of tensors of one element they are 1.
@@ -39,15 +41,6 @@ _ASKED: Final = {
 _Signature = tuple[Any, ...]
 
 
-def tensors_among(values: Sequence[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among an operator's arguments, and those in its lists of tensors."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_among(value)
-
-
 class Dtypes:
     """What kernels have said of the combinations of dtypes that they got."""
 
@@ -63,7 +56,7 @@ class Dtypes:
         """
         if func not in _ASKED:
             return
-        tensors = list(tensors_among(args))
+        tensors = list(tensors_in(args))
         if len({tensor.dtype for tensor in tensors}) < 2:
             return
         signature = (func, *((tensor.dtype, tensor.dim()) for tensor in tensors))

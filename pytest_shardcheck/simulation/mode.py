@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from typing import Any, Final, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,19 +25,20 @@ from torch._subclasses.fake_tensor import (
 
 from pytest_shardcheck.instruments._torch_private import (
     ASKS_DEVICE,
+    PLAIN,
     WorldMode,
     device_told,
     graph_task,
 )
+from pytest_shardcheck.instruments.tensors import tensors_in
 from pytest_shardcheck.vocabulary.errors import NoValueError, UsageError, hide_from_users
 
 from .asking import HOLDS_NOTHING, asking_line
-from .dtypes import Dtypes, tensors_among
+from .dtypes import Dtypes
 from .layouts import as_kernels_do
 from .real_places import RealPlaces
 from .training import Training
 
-_PLAIN: Final = (Tensor, nn.Parameter)
 _CPU: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 # torch.tensor() hands its new tensor to these, to be made one of the test.
 _LIFTING: Final = ("aten::lift_fresh", "aten::lift_fresh_copy", "aten::lift")
@@ -97,7 +98,7 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
         elif func.namespace == "c10d":
             # Above any kernel for shapes alone, which would only add its own errors to ours.
             return func._op_dk(torch._C.DispatchKey.BackendSelect, *args, **options)
-        elif func.namespace == "_c10d_functional" and set(types) <= {FakeTensor, *_PLAIN}:
+        elif func.namespace == "_c10d_functional" and set(types) <= {FakeTensor, *PLAIN}:
             return self._communicate(func, args, options)
         else:
             if func._schema.is_mutable:
@@ -114,11 +115,10 @@ class SimulatedMode(WorldMode):  # type: ignore[no-untyped-call]
 
     def _is_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Tell whether an operator without fake arguments returns real tensors."""
-        has_tensors = any(True for _ in tensors_among(args))
-        if has_tensors and func._schema.name not in _LIFTING:
+        first = next(tensors_in(args), None)
+        if first is not None and func._schema.name not in _LIFTING:
             return True
-        dtype = next(tensors_among(args)).dtype if has_tensors else kwargs.get("dtype")
-        return self._real.makes(dtype)
+        return self._real.makes(kwargs.get("dtype") if first is None else first.dtype)
 
     def _communicate(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a functional collective as C++ does, which calls the process group.
@@ -164,8 +164,8 @@ def _refuse_writing_into_real(func: Any, args: Sequence[Any]) -> None:
         info = argument.alias_info
         if info is None or not info.is_write:
             continue
-        for tensor in tensors_among((value,)):
-            if type(tensor) in _PLAIN:
+        for tensor in tensors_in((value,)):
+            if type(tensor) in PLAIN:
                 raise UsageError(
                     f"{asking_line()}: {func} writes into a tensor of shape {list(tensor.shape)} "
                     "that was made before the test, with values that a simulated world does not "

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
 )
 
 from pytest_shardcheck.instruments._torch_private import graph_task
+from pytest_shardcheck.instruments.surroundings import Surroundings
 
 Tell = Callable[[int, str], object]
 
@@ -29,7 +30,8 @@ class Training:
         self._tell = tell
         self._steps = 0
         self._stepping = 0
-        self._outside = ""  # of autograd
+        self._trains = False  # a module was called, or a step ended
+        self._surroundings = Surroundings()  # not started: its own hooks cost more
         self.task = graph_task()  # the run of autograd that the last operator stood in
 
     def install(self, stack: ExitStack) -> None:
@@ -47,20 +49,22 @@ class Training:
 
     def _called(self, *_: Any) -> None:
         self._forget()
-        self._outside = "forward"
+        self._trains = True
         self._say()
 
     def _step_begins(self, *_: Any) -> None:
         self._stepping += 1
+        self._surroundings.begin("optimizer")
         self._say()
 
     def _step_ends(self, *_: Any) -> None:
         self._stepping -= 1
+        self._surroundings.end()
         if not self._stepping:
             self._steps += 1
-            self._outside = "forward"
+            self._trains = True
         self._say()
 
     def _say(self) -> None:
-        within = "optimizer" if self._stepping else "backward"
-        self._tell(self._steps, within if self._stepping or self.task != -1 else self._outside)
+        phase = self._surroundings.phase()
+        self._tell(self._steps, phase if self._trains or phase != "forward" else "")

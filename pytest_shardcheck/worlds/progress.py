@@ -6,11 +6,11 @@ A rank writes 8 bytes where its phase changes; the session reads them when it ha
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import struct
 from pathlib import Path
 from typing import Final
+
+from pytest_shardcheck.worlds.shared_memory import mapped
 
 _PHASES: Final = ("", "forward", "backward", "optimizer")
 _PROGRESS: Final = struct.Struct("<II")  # steps that an optimizer has ended, index of the phase
@@ -21,12 +21,7 @@ class Progress:
 
     def __init__(self, path: Path) -> None:
         """Map the file at ``path``, which is made."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(fd, _PROGRESS.size)
-            self._map = mmap.mmap(fd, _PROGRESS.size)
-        finally:
-            os.close(fd)
+        self._map = mapped(path, _PROGRESS.size)
 
     def tell(self, steps: int, phase: str) -> None:
         """Say that a phase has begun after so many steps of an optimizer."""

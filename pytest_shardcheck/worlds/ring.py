@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import mmap
-import os
 import struct
 import threading
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from pytest_shardcheck.vocabulary.call_log import Descriptor, Stream
+from pytest_shardcheck.worlds.shared_memory import mapped
 
 _SLOTS: Final = 64
 # number, monotonic ns of the issue, where the descriptor is, 1 when the call returned
@@ -79,12 +79,7 @@ class Ring:
 
     def __init__(self, path: Path) -> None:
         """Map the file at ``path``, made where it is missing."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            os.ftruncate(fd, _SIZE)
-            self._map = mmap.mmap(fd, _SIZE)
-        finally:
-            os.close(fd)
+        self._map = mapped(path, _SIZE)
         self._events = 0
         self._counts: dict[Stream, list[int]] = {}
         self._written: dict[int, _Written] = {}
