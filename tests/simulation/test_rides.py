@@ -27,20 +27,21 @@ def steps():
     model = nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     for _ in range(2):
-        nn.functional.layer_norm(model(torch.randn(2, 8)), [8]).sum().backward()
+        normed = nn.functional.layer_norm(model(torch.randn(2, 8)), [8])
+        # Its shape is found by running other operators, the first time that it is seen.
+        nn.functional.cross_entropy(normed, torch.zeros(2, dtype=torch.long)).backward()
         optimizer.step()
 
 
 def test_it_sees_what_a_mode_of_its_own_would(tmp_path):
     with simulation(tmp_path, 0, (0,)):
         own, riding = Looking(), Looking()
-        with own:
-            steps()
         with to_enter(riding):
             assert innermost_dispatch_mode() is world_here()
             steps()
-            own.seen = [name for name in own.seen if name != "prim::device"]
-        assert riding.seen == own.seen
+        with own:
+            steps()
+        assert riding.seen == [name for name in own.seen if name != "prim::device"]
         assert len(riding.seen) > 30
         riding.seen.clear()
         torch.zeros(1)
